@@ -38,6 +38,7 @@ from quire.worker.quant.plan import Plan
 from quire.worker.quant.scheme import SchemeFor
 from quire.worker.quant.select import kept_activations, schemes_of
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.kv_split import CONTEXT
 from quire.worker.specs.needs import refuse_calculation
 from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import AnySpec, configured_spec
@@ -73,7 +74,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     kv_dtype = device.kv_dtype(plan.kv_dtype(config.kv_cache_dtype), dtype)
     # before the ranks meet: a rank that refuses within a collective leaves the others an error of the network
-    layout = kv_layout(spec.kv_layers(config.tensor_parallel_size), config.block_size, kv_dtype)
+    layout = _layout(config, spec, kv_dtype)
     scales = _stored_scales(config, spec, plan, layout, rank)
     usage = MemoryUsage(device)
     share = memory_share(config, device, usage, paged=not spec.whole_prompts)
@@ -104,7 +105,6 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     facts = ModelFacts(
         max_model_len=capacity.max_model_len,
         num_blocks=capacity.num_blocks,
-        block_sizes=layout.block_sizes,
         kv_bytes=cache.num_bytes,
         weight_bytes=loaded.weight_bytes,
         device=device.name,
@@ -114,10 +114,20 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         num_ranks=groups.facts.world_size,
         media=media_facts(encoder),
         revision=revision,
-        **_stated(spec),
+        **_stated(spec, layout),
     )
     calculated = calibrate.in_digest(scales) if scales and config.calculate_kv_scales else ()
     return Started(runner, facts, groups.facts, digest(config, facts, calculated), phases.ended, memory)
+
+
+def _layout(config: WorkerConfig, spec: Spec, kv_dtype: torch.dtype) -> KVLayout:
+    """Raises ModelError for layers that no pool holds."""
+    context = min(CONTEXT, config.max_model_len or spec.max_model_len)
+    layers = spec.kv_layers(config.tensor_parallel_size)
+    layout = kv_layout(layers, config.block_size, kv_dtype, context, config.max_num_batched_tokens)
+    if layout.words:
+        _log.info("KV groups: %s", layout.words)
+    return layout
 
 
 def _run_first_steps(
@@ -159,9 +169,12 @@ def _stored_scales(
     return load_kv_scales(Path(config.model), plan.kv_scales, heads)
 
 
-def _stated(spec: Spec) -> dict[str, Any]:
-    """The facts that config.json states."""
+def _stated(spec: Spec, layout: KVLayout) -> dict[str, Any]:
+    """The facts that config.json and the configuration state."""
     return {
+        "block_sizes": layout.block_sizes,
+        "windows": layout.windows,
+        "most_blocks": layout.most_blocks,
         "vocab_size": spec.vocab_size,
         "eos_token_ids": spec.eos_token_ids,
         "architecture": spec.architecture,

@@ -66,7 +66,7 @@ def held_lengths(lengths: list[int], layout: KVLayout, capacity: Capacity) -> li
     rows, left, held = min(len(lengths), capacity.num_blocks // layout.blocks_for(1)), sum(lengths), []
     blocks, more = divmod(capacity.num_blocks, rows)
     for row in range(rows):
-        most = min(layout.tokens_in(blocks + (row < more)), longest)
+        most = layout.tokens_in(blocks + (row < more), longest)
         held.append(min(most, left - (rows - row - 1)))  # one token for each row behind it
         left -= held[-1]
     return held
@@ -132,7 +132,7 @@ def _run_sequences(
     """Admit, decode and release as many of `rows` sequences as fit."""
     held = capacity.num_blocks // layout.blocks_for(1)
     rows = min(rows, config.max_num_seqs, config.max_num_batched_tokens // length, held)
-    if length + 1 > layout.tokens_in(capacity.num_blocks // rows):
+    if layout.blocks_for(length + 1) > capacity.num_blocks // rows:
         return
     runner.collect(runner.launch(plan([length] * rows, layout, params, room=1)))
     if length < capacity.max_model_len:

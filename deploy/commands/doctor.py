@@ -185,6 +185,8 @@ def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Pat
             "context length": str(needs.spec.max_model_len),
             "memory": memory_in_words(needs, config),
         }
+    if needs is not None and (groups := needs.kv_split.in_words()):
+        lines["KV groups"] = groups
     if needs is not None and needs.quantization == "none":
         del lines["quantization"]
     if needs is not None and not needs.experts:

@@ -17,6 +17,9 @@ from quire.proto.messages.message import WireMessage
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.requests import ModelFacts, PositionLogprobs
 
+NO_BLOCK = -1
+"""In a table, the place of a block that no token sees any more."""
+
 GENESIS = b"\0" * 8
 """`previous` of the first plan of an epoch."""
 
@@ -35,7 +38,9 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Index among the request's n outputs: part of the random number's key."""
     params: SamplingParams
     tables: tuple[bytes, ...]
-    """Block tables so far, by KV group: int32 [num_blocks] each."""
+    """Block tables so far, by KV group: int32 [num_blocks] each. They may begin with NO_BLOCK where the group's window
+    has passed; no plan says which blocks it passes later.
+    """
     adapter: int = 0
     """0 is the base model."""
     spans: tuple[MediaSpan, ...] = ()

@@ -13,7 +13,7 @@ from quire.proto.messages.media import Media, MediaFacts
 from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
@@ -136,6 +136,10 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     """None: the model reads text alone, or was started so."""
     head: HeadFacts | None = None
     """None for `generate` and `embed`."""
+    windows: tuple[int, ...] = ()
+    """By KV group, the widest window of its layers; 0: some see the whole context. Empty: so do some of every group."""
+    most_blocks: tuple[int, ...] = ()
+    """By KV group, blocks that one sequence holds at most, what is behind the window given back; 0: all that it has."""
 
     @property
     def makes_vectors(self) -> bool:
@@ -154,12 +158,14 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
 
     @property
     def num_kv_tokens(self) -> int:
-        """Tokens of one sequence that all blocks together hold."""
-        return self.num_blocks // self.blocks_for(self.block_size) * self.block_size
+        """Tokens that all blocks together hold, in sequences of the longest length."""
+        longest = -(-self.max_model_len // self.block_size) * self.block_size
+        return self.num_blocks * longest // self.blocks_for(longest) // self.block_size * self.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks of all KV groups that so many tokens of one sequence need."""
-        return sum(-(-num_tokens // size) for size in self.block_sizes)
+        """Blocks of all KV groups that one sequence needs to get to so many tokens."""
+        needed = [-(-num_tokens // size) for size in self.block_sizes]
+        return sum(min(count, most or count) for count, most in zip(needed, self.most_blocks or needed, strict=True))
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):

@@ -27,6 +27,9 @@ SCHEDULER_FAMILIES: Final[dict[str, Family]] = {
     "kv_blocks": Family(
         "gauge", "KV blocks: free, cached without a reader, fenced by a step in flight, used.", ("state",)
     ),
+    "kv_group_blocks": Family(
+        "gauge", "KV blocks in the tables of running outputs, by KV group; one that two share counts twice.", ("group",)
+    ),
     "kv_usage_ratio": Family("gauge", "Blocks that are neither free nor cached without a reader, over all."),
     "kv_waste_ratio": Family("gauge", "Slots of used blocks in which nothing is written, over all of them."),
     "prefix_queries_tokens_total": Family("counter", "Prompt tokens looked up in the prefix cache."),

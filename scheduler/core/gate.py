@@ -7,7 +7,7 @@ costs the first in line budget, never memory. While that one is held for memory 
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from quire.proto.messages.plans import Admit
+from quire.proto.messages.plans import NO_BLOCK, Admit
 from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.media.encoding import STALLED, Encoding, Shortage
@@ -135,7 +135,7 @@ class Gate:
             self._counters.queue_seconds.add(self._now - sequence.request.arrived_at)
         self._running.enter(sequence, num_computed, self._memory.publish_at(sequence))
         sequence.num_shared, sequence.awaited = num_computed, None
-        detail = f"{num_computed} of {sequence.num_known} tokens are there, {sequence.num_blocks} blocks reserved"
+        detail = f"{num_computed} of {sequence.num_known} tokens are there, {sequence.blocks_in_words} reserved"
         if num_under_way := self._memory.num_under_way(sequence):
             detail = f"{detail}; a step under way writes {num_under_way} of these tokens"
         if num_passed:
@@ -152,9 +152,27 @@ class Gate:
         """
         slot = sequence.slot
         begin = int(self._running.num_scheduled[slot]) + num_granted
-        end = self._encoding.reach(sequence, begin, begin + count)
+        end = begin + count
+        if self._memory.windows:
+            end = max(begin, self._memory.reach(sequence, end, self._num_spare))
+        end = self._encoding.reach(sequence, begin, end)
+        if self._memory.windows:
+            self._extend(sequence, end)
         self._memory.plan(sequence, self._running.history[slot], end, self._group_epoch.in_flight.step + 1)
         return end - begin
+
+    @property
+    def _num_spare(self) -> int:
+        """Blocks that prompts under way may take: others go on, too."""
+        return self._memory.available - (self._headroom if self._running.num_active > 1 else 0)
+
+    def _extend(self, sequence: Sequence, num_tokens: int) -> None:
+        """Give a running output the blocks for so many tokens, which must be available."""
+        for group, count in enumerate(self._memory.missing_by_group(sequence, num_tokens)):
+            for block in self._memory.take(count):
+                self._plan.appends[group] += (sequence.slot, len(sequence.tables[group]), block)
+                sequence.tables[group].append(block)
+        self._running.count_blocks(sequence)
 
     @property
     def num_promised(self) -> int:
@@ -171,7 +189,7 @@ class Gate:
         request, memory = sequence.request, self._memory
         parent = request.sequences[0]
         is_new = sequence.num_known == request.num_prompt
-        if is_new and sequence.output_index and parent.state == "running":
+        if is_new and sequence.output_index and parent.state == "running" and memory.may_fork(parent):
             return self._fork(parent, sequence)
         if self._is_blocked(sequence):
             return 0, "blocks"
@@ -186,12 +204,13 @@ class Gate:
             return 0, "budget"
         if self._lacks_items(sequence, num_computed):
             return 0, self._shortage
-        shared = [[entry.block for entry in found] for found in hits]
-        if not self._fits(sequence, shared):
+        shared = memory.shared(hits, num_computed)
+        if not self._fits(sequence, num_computed, shared):
             return 0, "blocks"
-        memory.reserve(sequence, sequence.num_known, shared)
+        memory.reserve(sequence, sequence.num_known, num_computed, shared)
         sequence.entries = hits
-        sequence.borrowed = frozenset(entry.block for found in hits for entry in found if entry.step)
+        pairs = (pair for columns in zip(hits, shared, strict=True) for pair in zip(*columns, strict=True))
+        sequence.borrowed = frozenset(block for entry, block in pairs if entry.step and block != NO_BLOCK)
         if sequence.first_ran_at < 0:
             self._counters.began(request.num_prompt, min(num_computed, request.num_prompt))
         if sequence.roots and sequence.first_ran_at < 0:
@@ -214,13 +233,13 @@ class Gate:
             return 0, self._shortage
         cuts = [divmod(num_prompt - 1, size) for size in memory.block_sizes]
         shared = [table[:num_shared] for table, (num_shared, _) in zip(parent.tables, cuts, strict=True)]
-        if not self._fits(sequence, shared):
+        if not self._fits(sequence, num_prompt - 1, shared):
             return 0, "blocks"
-        memory.reserve(sequence, num_prompt, shared)
+        memory.reserve(sequence, num_prompt, num_prompt - 1, shared)
         sequence.roots = parent.roots
         sequence.entries = [entries[:num_shared] for entries, (num_shared, _) in zip(parent.entries, cuts, strict=True)]
         if running.num_computed[parent.slot] < num_prompt:
-            sequence.borrowed = frozenset(block for table in parent.tables for block in table)
+            sequence.borrowed = frozenset(block for held in parent.held_blocks for block in held)
         for group, (num_shared, offset) in enumerate(cuts):
             if offset:
                 self._plan.copies += (parent.tables[group][num_shared], sequence.tables[group][num_shared])
@@ -236,8 +255,8 @@ class Gate:
         self._shortage = self._encoding.shortage(sequence, num_computed, stop)
         return self._shortage is not None
 
-    def _fits(self, sequence: Sequence, shared: list[list[int]]) -> bool:
-        needed = self._memory.missing(sequence.num_known, shared)
+    def _fits(self, sequence: Sequence, num_computed: int, shared: list[list[int]]) -> bool:
+        needed = self._memory.missing(sequence.num_known, num_computed, shared)
         if self._running.num_active:
             needed += self._headroom
         self._blocked = None if needed <= self._memory.available else (sequence, needed)

@@ -1,17 +1,15 @@
 """Every rule that must hold between two events, recomputed from first principles: no counter is believed.
 
 I1 blocks in one place each; I2 reference counts; I3 who may write; I4 fences; I5 cache, proven or planned; I6 one
-terminal event; I7 token counts; I8 states; I9 reservations and counters; I12 plans; I14 quiescence; I15 to I17 in
-`media`. They hold under -O.
+terminal event; I7 token counts; I8 states; I9 reservations and counters; I10 windows; I12 plans; I14 quiescence; I15 to
+I17 in `media`. They hold under -O.
 """
 
 from collections import Counter
-from itertools import chain
 
-import numpy as np
-import numpy.typing as npt
-
+from quire.proto.messages.plans import NO_BLOCK
 from quire.proto.prefix_key import block_contents
+from quire.scheduler.core.block_invariants import check_blocks, name_of, require
 from quire.scheduler.core.core import Core
 from quire.scheduler.core.media.invariants import check_media
 from quire.scheduler.errors import InvariantError
@@ -29,8 +27,7 @@ def check(core: Core, part: slice = slice(None)) -> None:
         return
     live = core.group_epoch.running.live()
     _slots(core.group_epoch, live)
-    _blocks(core.group_epoch, live)
-    _writers(core.group_epoch, live)
+    check_blocks(core.group_epoch, live)
     entries = core.group_epoch.memory.index.entries(part)
     _cache(core.group_epoch, live, entries, part)
     _planned(core.group_epoch, live, entries)
@@ -39,26 +36,13 @@ def check(core: Core, part: slice = slice(None)) -> None:
     _quiet(core, core.group_epoch)
 
 
-def _require(rule: str, holds: bool, detail: str) -> None:
-    if not holds:
-        raise InvariantError(rule, detail)
-
-
-def _few(blocks: npt.NDArray[np.int64]) -> list[int]:
-    return [int(block) for block in blocks[:8]]
-
-
-def _name(sequence: Sequence) -> str:
-    return f"output {sequence.request.number}/{sequence.output_index}"
-
-
 def _requests(core: Core) -> None:
     live_requests = core.live_requests
     requests = list(live_requests.registry.requests())
     sequences = [sequence for request in requests for sequence in request.sequences]
     by_state = Counter(sequence.state for sequence in sequences)
     num_live = by_state["waiting"] + by_state["running"]
-    _require("I9", live_requests.num_live == num_live, f"num_live is {live_requests.num_live}, {num_live} outputs live")
+    require("I9", live_requests.num_live == num_live, f"num_live is {live_requests.num_live}, {num_live} outputs live")
     for request in requests:
         states = [sequence.state for sequence in request.sequences]
         live, waiting = len(states) - states.count("finished"), states.count("waiting")
@@ -68,110 +52,60 @@ def _requests(core: Core) -> None:
             raise InvariantError("I9", f"request {request.number}: {waiting} wait, counted {request.num_waiting}")
     queued = live_requests.waiting.sequences()
     names = {id(sequence) for sequence in queued}
-    _require("I8", len(names) == len(queued), "an output waits twice")
+    require("I8", len(names) == len(queued), "an output waits twice")
     expected = {id(sequence) for sequence in sequences if sequence.state == "waiting"}
-    _require("I8", names == expected, f"{len(expected)} outputs wait, {len(names)} are in the queue")
+    require("I8", names == expected, f"{len(expected)} outputs wait, {len(names)} are in the queue")
     num_seqs = live_requests.waiting.num_seqs
-    _require("I9", num_seqs == len(queued), f"num_seqs is {num_seqs}, not {len(queued)}")
+    require("I9", num_seqs == len(queued), f"num_seqs is {num_seqs}, not {len(queued)}")
     with_queued = [request for request in requests if request.num_waiting]
-    _require("I9", live_requests.waiting.num_requests == len(with_queued), "waiting requests are miscounted")
+    require("I9", live_requests.waiting.num_requests == len(with_queued), "waiting requests are miscounted")
     num_tokens = sum(request.num_prompt for request in with_queued)
-    _require("I9", live_requests.waiting.num_tokens == num_tokens, f"waiting tokens are not {num_tokens}")
-    _require(
+    require("I9", live_requests.waiting.num_tokens == num_tokens, f"waiting tokens are not {num_tokens}")
+    require(
         "I9",
         len(live_requests.deadlines) == len(requests),
         f"{len(live_requests.deadlines)} deadlines, {len(requests)} requests",
     )
     num_labelled = sum(len(same) for same in live_requests.registry.labels.values())
-    _require("I9", num_labelled == len(requests), f"{num_labelled} labelled requests of {len(requests)}")
+    require("I9", num_labelled == len(requests), f"{num_labelled} labelled requests of {len(requests)}")
     running = 0 if core.group_epoch is None else len(core.group_epoch.running.live())
-    _require("I8", running == by_state["running"], f"{by_state['running']} outputs run, {running} have slots")
+    require("I8", running == by_state["running"], f"{by_state['running']} outputs run, {running} have slots")
     for sequence in queued:
         if sequence.slot >= 0 or sequence.tables or sequence.num_known != len(sequence.tokens):
-            raise InvariantError("I8", f"{_name(sequence)} waits, but has a slot, blocks or stale tokens")
+            raise InvariantError("I8", f"{name_of(sequence)} waits, but has a slot, blocks or stale tokens")
         if sequence.num_known >= sequence.request.limit:
-            raise InvariantError("I7", f"{_name(sequence)} waits with nothing left to draw")
+            raise InvariantError("I7", f"{name_of(sequence)} waits with nothing left to draw")
 
 
 def _slots(group_epoch: Epoch, live: list[Sequence]) -> None:
     running = group_epoch.running
-    _require("I9", running.num_active == len(live), f"num_active is {running.num_active}, {len(live)} run")
+    require("I9", running.num_active == len(live), f"num_active is {running.num_active}, {len(live)} run")
     active = [slot for slot in range(running.num_slots) if running.active[slot]]
-    _require("I8", active == [sequence.slot for sequence in live], "active slots are not those of the running outputs")
+    require("I8", active == [sequence.slot for sequence in live], "active slots are not those of the running outputs")
     for sequence in live:
         slot, request = sequence.slot, sequence.request
         prompt, known, tokens = (
             int(column[slot]) for column in (running.num_prompt, running.num_known, running.num_tokens)
         )
         scheduled, computed = int(running.num_scheduled[slot]), int(running.num_computed[slot])
-        counts = f"{_name(sequence)}: prompt {prompt}, known {known}, tokens {tokens}, limit {request.limit}"
+        counts = f"{name_of(sequence)}: prompt {prompt}, known {known}, tokens {tokens}, limit {request.limit}"
         holds = prompt == request.num_prompt <= known <= tokens <= request.limit and known < request.limit
-        _require("I7", holds, counts)
-        _require("I7", computed <= scheduled < tokens, f"{counts}, computed {computed}, scheduled {scheduled}")
-        _require("I7", computed <= known, f"{counts}, computed {computed}")
+        require("I7", holds, counts)
+        require("I7", computed <= scheduled < tokens, f"{counts}, computed {computed}, scheduled {scheduled}")
+        require("I7", computed <= known, f"{counts}, computed {computed}")
         same = running.history[slot, :prompt].tobytes() == request.prompt.tobytes()
-        _require("I7", same, f"{_name(sequence)}: the history does not begin with the prompt")
+        require("I7", same, f"{name_of(sequence)}: the history does not begin with the prompt")
         owner = (request.number, sequence.output_index, request.frontend.index)
         in_slot = (running.number[slot], running.output_index[slot], running.frontend[slot])
-        _require("I8", owner == in_slot, f"{_name(sequence)}: slot {slot} says it is {in_slot}")
+        require("I8", owner == in_slot, f"{name_of(sequence)}: slot {slot} says it is {in_slot}")
         sizes = group_epoch.memory.block_sizes
         reserved = [len(table) for table in sequence.tables]
         counted = [int(held[slot]) for held in running.num_blocks]
-        _require("I9", counted == reserved, f"{_name(sequence)}: tables of {reserved} are counted as {counted}")
+        require("I9", counted == reserved, f"{name_of(sequence)}: tables of {reserved} are counted as {counted}")
         fits = len(sizes) == len(reserved) and all(
             scheduled <= length * size < tokens + size for length, size in zip(reserved, sizes, strict=True)
         )
-        _require("I9", fits, f"{counts}, scheduled {scheduled}, but {reserved} blocks of {sizes}")
-
-
-def _blocks(group_epoch: Epoch, live: list[Sequence]) -> None:
-    pool = group_epoch.memory.pool
-    readers = Counter(block for sequence in live for table in sequence.tables for block in table)
-    idle = np.flatnonzero(pool.idle.mask(pool.num_blocks))
-    _require("I1", len(idle) == len(pool.idle), f"{len(idle)} blocks are idle, counted {len(pool.idle)}")
-    placed = np.append(idle, np.fromiter(chain(pool.free, readers, pool.fenced), np.int64))
-    strange = placed[(placed < 0) | (placed >= pool.num_blocks)]
-    _require("I1", not strange.size, f"blocks {_few(strange)} in a pool of {pool.num_blocks}")
-    places = np.bincount(placed, minlength=pool.num_blocks)  # a pool may have millions of blocks: no loop over them
-    twice, missing = np.flatnonzero(places > 1), np.flatnonzero(places == 0)
-    _require("I1", not twice.size, f"blocks {_few(twice)} are in two places")
-    _require("I1", not missing.size, f"blocks {_few(missing)} are nowhere")
-    expected = np.zeros(pool.num_blocks, np.int64)
-    expected[list(readers)] = list(readers.values())
-    counted = pool.readers(pool.num_blocks)
-    wrong = np.flatnonzero(counted != expected)
-    _require("I2", not wrong.size, f"blocks {_few(wrong)}: counts {_few(counted[wrong])} are not their readers")
-    for sequence in live:
-        holds = len(set().union(*sequence.tables)) == sequence.num_blocks
-        _require("I2", holds, f"{_name(sequence)} names a block twice: {sequence.tables}")
-    acked = group_epoch.in_flight.acked
-    steps = [fence.step for fence in group_epoch.memory.fences]
-    _require("I4", steps == sorted(steps), f"fences out of order: {steps}")
-    behind = {(block, fence.step) for fence in group_epoch.memory.fences for block in fence.blocks}
-    loose = [block for block, step in pool.fenced.items() if (block, step) not in behind]
-    _require("I4", not loose, f"blocks {loose[:8]} are fenced without a fence")
-    holds = all(acked < step <= group_epoch.in_flight.step for step in steps)
-    _require("I4", holds, f"fences for steps {steps}, acknowledged {acked}, sent {group_epoch.in_flight.step}")
-    believed = group_epoch.memory.acked
-    _require("I4", believed <= acked, f"memory believes step {believed}, acknowledged is {acked}")
-
-
-def _writers(group_epoch: Epoch, live: list[Sequence]) -> None:
-    running, memory = group_epoch.running, group_epoch.memory
-    seen: dict[int, tuple[int, int, list[bytes], str, str]] = {}
-    for sequence in live:
-        for group, (table, size) in enumerate(zip(sequence.tables, memory.block_sizes, strict=True)):
-            num_full = int(running.num_scheduled[sequence.slot]) // size
-            for place, block in enumerate(table):
-                if memory.pool.refs[block] == 1:
-                    continue
-                _require("I3", place < num_full, f"{_name(sequence)} writes block {block}, which others read")
-                tokens = running.history[sequence.slot, place * size : (place + 1) * size].tobytes()
-                request = sequence.request
-                contents = list(block_contents(tokens, size, place, request.placeholders))
-                prefix = group, place, contents, request.adapter, request.cache_salt
-                same = seen.setdefault(block, prefix) == prefix
-                _require("I3", same, f"block {block} is shared by different groups, prefixes, adapters or salts")
+        require("I9", fits, f"{counts}, scheduled {scheduled}, but {reserved} blocks of {sizes}")
 
 
 def _cache(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry], part: slice) -> None:
@@ -184,7 +118,7 @@ def _cache(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry],
             raise InvariantError("I5", f"idle block {block} has no entry, or no place in the list")
     cached = {listed.block for listed in entries}
     homeless = [block for block in cached if not memory.pool.refs[block] and block not in memory.pool.idle]
-    _require("I5", set(homeless) <= memory.pool.fenced.keys(), f"cached blocks {homeless[:8]} are free")
+    require("I5", set(homeless) <= memory.pool.fenced.keys(), f"cached blocks {homeless[:8]} are free")
     begun: dict[int, int] = {}
     for plan in reversed(group_epoch.in_flight.plans):
         current = running.generation[plan.slots] == plan.generations
@@ -198,18 +132,18 @@ def _cache(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry],
         for group, (table, width) in enumerate(zip(sequence.tables, memory.block_sizes, strict=True)):
             context = memory.index.root(group, request.adapter, request.cache_salt).content
             for place, block in enumerate(table):
-                mine = memory.index.entry_of(block)
+                mine = None if block == NO_BLOCK else memory.index.entry_of(block)
                 if mine is None:
                     continue
                 begin, end = place * width, (place + 1) * width
                 if end > acknowledged and not mine.step:
-                    raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached too early")
+                    raise InvariantError("I5", f"{name_of(sequence)}: block {block} is cached too early")
                 tokens = history[4 * begin : 4 * end]
                 if [mine.content] != list(block_contents(tokens, width, place, request.placeholders)):
-                    raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached with another content")
+                    raise InvariantError("I5", f"{name_of(sequence)}: block {block} is cached with another content")
                 if _origin(mine, origins) != (context, place + 1):
                     detail = f"block {block} is of another group, salt, adapter or place"
-                    raise InvariantError("I5", f"{_name(sequence)}: {detail}")
+                    raise InvariantError("I5", f"{name_of(sequence)}: {detail}")
 
 
 def _planned(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry]) -> None:
@@ -225,7 +159,7 @@ def _planned(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry
         if listed.step != (step := named.get(listed.block, (0, 0))[0]):
             raise InvariantError("I5", f"block {listed.block} is listed for plan {listed.step}, named for {step}")
     idle = [block for block in named if block in memory.pool.idle]
-    _require("I5", not idle, f"blocks {idle[:8]} are idle before they are written")
+    require("I5", not idle, f"blocks {idle[:8]} are idle before they are written")
     rows: dict[int, list[tuple[int, int, int]]] = {}
     in_flight: set[tuple[int, int]] = set()
     for plan in group_epoch.in_flight.plans if named else ():
@@ -235,7 +169,7 @@ def _planned(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry
         for slot, start, stop in zip(*columns, strict=True):
             rows.setdefault(slot, []).append((plan.step, start, stop))
     unknown = set(named.values()) - in_flight
-    _require("I5", not unknown, f"blocks are named for rows (plan, slot) {unknown}, which are not in flight")
+    require("I5", not unknown, f"blocks are named for rows (plan, slot) {unknown}, which are not in flight")
     for sequence in live if named else ():
         for table, width in zip(sequence.tables, memory.block_sizes, strict=True):
             for place, block in enumerate(table):
@@ -249,9 +183,9 @@ def _filled_first(
     """The row `owner` (plan, slot) fills the block, whose last token is the output's `end`, before `rows` read it."""
     for step, start, stop in rows:
         if (step, sequence.slot) == owner:
-            _require("I5", start < end <= stop, f"{_name(sequence)}: plan {step} does not fill block {block}")
+            require("I5", start < end <= stop, f"{name_of(sequence)}: plan {step} does not fill block {block}")
         elif step < owner[0]:
-            _require("I5", start < end, f"{_name(sequence)} reads block {block} in plan {step}, before it is written")
+            require("I5", start < end, f"{name_of(sequence)} reads block {block} in plan {step}, before it is written")
 
 
 def _origin(entry: PrefixEntry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, int]:
@@ -270,29 +204,29 @@ def _origin(entry: PrefixEntry, known: dict[int, tuple[bytes, int]]) -> tuple[by
 
 def _plans(core: Core, group_epoch: Epoch) -> None:
     plans = list(group_epoch.in_flight.plans)
-    _require("I12", len(plans) <= group_epoch.in_flight.group.max_in_flight, f"{len(plans)} plans are unacknowledged")
+    require("I12", len(plans) <= group_epoch.in_flight.group.max_in_flight, f"{len(plans)} plans are unacknowledged")
     steps = [plan.step for plan in plans]
     expected = list(range(group_epoch.in_flight.step - len(plans) + 1, group_epoch.in_flight.step + 1))
-    _require("I12", steps == expected, f"plans {steps} are in flight, not {expected}")
+    require("I12", steps == expected, f"plans {steps} are in flight, not {expected}")
     for plan in plans:
         num_rows, num_tokens = len(plan.slots), int(plan.num_tokens.sum())
-        _require("I12", 0 < num_rows <= core.config.max_num_seqs, f"plan {plan.step} has {num_rows} rows")
-        _require("I12", num_tokens <= core.config.max_num_batched_tokens, f"plan {plan.step} runs {num_tokens} tokens")
-        _require("I12", len(set(plan.slots.tolist())) == num_rows, f"plan {plan.step} names a slot twice")
+        require("I12", 0 < num_rows <= core.config.max_num_seqs, f"plan {plan.step} has {num_rows} rows")
+        require("I12", num_tokens <= core.config.max_num_batched_tokens, f"plan {plan.step} runs {num_tokens} tokens")
+        require("I12", len(set(plan.slots.tolist())) == num_rows, f"plan {plan.step} names a slot twice")
         counts = plan.num_tokens.tolist()
         is_long = [count > 1 for count in counts[plan.num_decodes :]]
-        _require("I12", min(counts) >= 1 and is_long == sorted(is_long), f"plan {plan.step}: rows out of order")
+        require("I12", min(counts) >= 1 and is_long == sorted(is_long), f"plan {plan.step}: rows out of order")
         most = 1 if plan.num_draft is None else 1 + int(plan.num_draft.max())
-        _require("I12", max(counts[: plan.num_decodes], default=1) <= most, f"plan {plan.step}: a decode is too long")
+        require("I12", max(counts[: plan.num_decodes], default=1) <= most, f"plan {plan.step}: a decode is too long")
 
 
 def _quiet(core: Core, group_epoch: Epoch) -> None:
     if core.live_requests.num_live or group_epoch.in_flight.plans:
         return
     pool, live_requests = group_epoch.memory.pool, core.live_requests
-    _require("I14", pool.available == pool.num_blocks, f"{pool.num_blocks - pool.available} blocks are lost")
-    _require("I14", not group_epoch.memory.fences, "fences stand with nothing in flight")
+    require("I14", pool.available == pool.num_blocks, f"{pool.num_blocks - pool.available} blocks are lost")
+    require("I14", not group_epoch.memory.fences, "fences stand with nothing in flight")
     empty = (
         not live_requests.registry.frontends and not live_requests.registry.labels and not len(live_requests.deadlines)
     )
-    _require("I14", empty, "frontends, labels or deadlines are left over")
+    require("I14", empty, "frontends, labels or deadlines are left over")

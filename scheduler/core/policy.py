@@ -42,24 +42,44 @@ class Policy:
         self._now = now
         plan = PlannedStep(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_SAMPLES)
         plan.appends = [[] for _ in self._memory.block_sizes]
+        if self._memory.windows:
+            self._let_go()
         slots = np.flatnonzero(running.active & (running.num_tokens < running.limit))
         todo = running.num_tokens[slots] - running.num_scheduled[slots]
         is_chunk = todo > 1
         if self._group_epoch.encoder_memory is not None:  # the last token may be of an item, which must be there
             is_chunk |= running.num_scheduled[slots] < running.span_end[slots]
         singles = slots[~is_chunk] if is_chunk.any() else slots
-        singles, stalled = self._extend(singles, plan)
+        chunks = slots[is_chunk]
+        if self._memory.windows:
+            going, stalled = self._extend(slots, plan)
+            singles, chunks = np.intersect1d(singles, going), np.intersect1d(chunks, going)
+        else:
+            singles, stalled = self._extend(singles, plan)
         budget = self._config.max_num_batched_tokens - len(singles)
         self._encoding.open(plan, now)
         self._gate.open(plan, budget, stalled, now)
-        chunks = self._prefill.fill(
-            [running.at(slot) for slot in slots[is_chunk].tolist() if running.active[slot]], budget
-        )
+        rows = self._prefill.fill([running.at(slot) for slot in chunks.tolist() if running.active[slot]], budget)
         self._gate.close()
         self._encoding.close()
         if running.num_draft is not None:
-            singles = self._add_drafts(singles, budget - sum(count for _, count in chunks), plan)
-        return self._close(plan, singles, chunks)
+            singles = self._add_drafts(singles, budget - sum(count for _, count in rows), plan)
+        return self._close(plan, singles, rows)
+
+    def _let_go(self) -> None:
+        """Give back the blocks that windows have passed: what every row from now on begins behind."""
+        running, memory = self._running, self._memory
+        # with drafts in flight it is not known yet how much of what was scheduled stays
+        begun = running.num_scheduled if running.num_draft is None else running.num_computed
+        passed: list[tuple[Sequence, int, int]] = []
+        for group, window in memory.windows.items():
+            behind = np.maximum(begun - window, 0) // memory.block_sizes[group]
+            slots = np.flatnonzero(running.active & (behind > running.num_behind[group]))
+            running.num_behind[group, slots] = behind[slots]
+            counts = zip(slots.tolist(), behind[slots].tolist(), strict=True)
+            passed += [(running.at(slot), group, count) for slot, count in counts]
+        if passed:
+            memory.let_go(passed, self._group_epoch.in_flight.step)
 
     def _extend(self, slots: Int64, plan: PlannedStep) -> tuple[Int64, bool]:
         """Give a block of each KV group to each row whose next token begins one there.
@@ -120,7 +140,7 @@ class Policy:
 
     def _preempt(self, sequence: Sequence, by: Sequence) -> None:
         """Move the output from its slot back into the queue; its tokens in flight are dropped and sampled again."""
-        detail = f"its {sequence.num_blocks} blocks were taken for {_name(by)}, which needed one and is before it"
+        detail = f"its {sequence.blocks_in_words} were taken for {_name(by)}, which needed one and is before it"
         if by is sequence:
             others = sorted((other for other in self._running.live() if other is not sequence), key=_order)
             holders = ", ".join(f"{_name(other)} with {other.num_blocks}" for other in others[:MAX_HOLDERS])

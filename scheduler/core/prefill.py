@@ -7,9 +7,9 @@ nobody starves: from when the gate would let it in, a prompt of r tokens, with s
 its first token within ceil((r + s) / ceil(P / 2)) steps, at most twice what it takes where length counts nothing.
 
 A plan has at most two rows that do not reach the end of their prompt, beside those that are cut right before an item
-(`media/encoding.py`): what these cannot use goes to others. Of one priority `max_num_partial_prefills`
-prompts may be begun and not at their end; one of these places is kept for the oldest, and one that was sent back to
-the queue by others' bad numbers takes none.
+(`media/encoding.py`) or where blocks of a KV group with a window are short (`gate.py`): what these cannot use goes to
+others. Of one priority `max_num_partial_prefills` prompts may be begun and not at their end; one of these places is
+kept for the oldest, and one that was sent back to the queue by others' bad numbers takes none.
 
 Where prompts run whole, the oldest, if longer than its half, is passed over once; then it goes before all others.
 """

@@ -36,7 +36,8 @@ def used_slots_share(group_epoch: Epoch) -> float:
     if not num_referenced:
         return 1.0
     num_scheduled = int(running.num_scheduled[running.active].sum())
-    num_table_entries = sum(int(held[running.active].sum()) for held in running.num_blocks)
-    written = sum(num_scheduled / size for size in group_epoch.memory.block_sizes)
+    num_behind = running.num_behind[:, running.active].sum()
+    num_table_entries = int(running.num_blocks[:, running.active].sum() - num_behind)
+    written = sum(num_scheduled / size for size in group_epoch.memory.block_sizes) - int(num_behind)
     # A block in k tables is full and was counted k times.
     return (written - (num_table_entries - num_referenced)) / num_referenced

@@ -102,6 +102,9 @@ def _memory(group_epoch: Epoch) -> Iterator[Figure]:
         "used": pool.num_referenced,
     }
     yield from _labelled("kv_blocks", "state", blocks)
+    running = group_epoch.running
+    held = (running.num_blocks - running.num_behind)[:, running.active].sum(axis=1).tolist()
+    yield from _labelled("kv_group_blocks", "group", {str(group): count for group, count in enumerate(held)})
     yield Figure("kv_usage_ratio", 1 - pool.available / pool.num_blocks)
     yield Figure("kv_waste_ratio", 1 - used_slots_share(group_epoch))
     if (encoder := group_epoch.encoder_memory) is not None:

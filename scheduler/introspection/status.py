@@ -84,7 +84,8 @@ def _blocks(group_epoch: Epoch, running: list[Sequence]) -> npt.NDArray[np.uint1
     codes: npt.NDArray[np.uint16] = np.zeros(num_blocks, "<u2")
     codes[pool.idle.mask(num_blocks)] = BLOCK_CACHED
     held = [sequence.num_blocks for sequence in running]
-    blocks = np.fromiter(chain.from_iterable(chain.from_iterable(one.tables for one in running)), np.int64, sum(held))
+    tables = chain.from_iterable(one.held_blocks for one in running)
+    blocks = np.fromiter(chain.from_iterable(tables), np.int64, sum(held))
     owners = np.repeat(BLOCK_OWNER + np.minimum(np.arange(len(running)), MAX_STATUS_OUTPUTS), held)
     is_shown = blocks < num_blocks
     codes[blocks[is_shown]] = owners[is_shown]

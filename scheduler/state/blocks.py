@@ -46,6 +46,13 @@ class IdleList:
         self._before[block], self._next[block] = last, end
         self._count += 1
 
+    def prepend(self, block: int) -> None:
+        """Put in a block as if it had been used longest ago."""
+        first, end = self._next[self._end], self._end
+        self._before[first] = self._next[end] = block
+        self._before[block], self._next[block] = end, first
+        self._count += 1
+
     def remove(self, block: int) -> None:
         before, after = self._before[block], self._next[block]
         self._next[before], self._before[after] = after, before
@@ -110,15 +117,24 @@ class BlockPool:
         self.fenced.update(dict.fromkeys(unread, step))
         return unread
 
-    def settle(self, block: int, step: int, cached: bool) -> None:
+    def uncache(self, block: int) -> None:
+        """The block is not cached any more: without a reader it is free."""
+        if block in self.idle:
+            self.idle.remove(block)
+            self.free.append(block)
+
+    def settle(self, block: int, step: int, cached: bool, is_spent: bool = False) -> None:
         """`step` is over: the block may be used again, as it is if cached, else as a free one.
 
-        Nothing happens to a block that has found a reader since, or was fenced anew.
+        Nothing happens to a block that has found a reader since, or was fenced anew. `is_spent`: of those that are
+        cached it is the first to be written anew.
         """
         if self.fenced.get(block) != step:
             return
         del self.fenced[block]
-        if cached:
+        if cached and is_spent:
+            self.idle.prepend(block)
+        elif cached:
             self.idle.append(block)
         else:
             self.free.append(block)

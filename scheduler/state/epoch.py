@@ -21,7 +21,7 @@ class Epoch:
         self.epoch = epoch
         self.facts = facts
         self.running = Running(config.max_num_seqs, facts.max_model_len, len(facts.block_sizes))
-        self.memory = Memory(facts, config.enable_prefix_caching)
+        self.memory = Memory(facts, config.enable_prefix_caching, config.max_num_batched_tokens)
         self.encoder_memory = None if facts.media is None else EncoderMemory(facts.media)
         """None: the model reads text alone."""
         self.in_flight = PlansInFlight(epoch, group)

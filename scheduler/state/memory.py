@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from itertools import chain, takewhile, zip_longest
 from typing import NamedTuple
 
+from quire.proto.messages.plans import NO_BLOCK
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.prefix_key import block_contents, prefix_key
 from quire.proto.transport.wire import Int32
+from quire.scheduler.kv_groups import KVGroups
 from quire.scheduler.state.blocks import BlockPool
 from quire.scheduler.state.prefix import KeyOf, PrefixEntry, PrefixIndex
 from quire.scheduler.state.sequence import Sequence
@@ -33,6 +35,8 @@ class Fence(NamedTuple):
     step: int
     blocks: list[int]
     unpublished: list[UnpublishedBlocks]
+    is_spent: bool = False
+    """They hold what no prompt is likely to share."""
 
 
 class Memory:
@@ -41,10 +45,11 @@ class Memory:
     An output has a table for each KV group of the model; the blocks of all groups come from one pool.
     """
 
-    def __init__(self, facts: ModelFacts, caching: bool, key_of: KeyOf = prefix_key) -> None:
-        self.block_sizes = facts.block_sizes
-        self.block_size = facts.block_size
-        """Tokens that fill whole blocks in every group: prefixes are shared in such pieces."""
+    def __init__(self, facts: ModelFacts, caching: bool, step_tokens: int, key_of: KeyOf = prefix_key) -> None:
+        """`step_tokens`: tokens that one step may run."""
+        self.blocks_for = facts.blocks_for
+        self.groups = groups = KVGroups(facts, step_tokens)
+        self.block_sizes, self.block_size, self.windows = groups.block_sizes, groups.block_size, groups.windows
         self._groups = range(len(facts.block_sizes))
         self._widest = facts.block_sizes.index(facts.block_size)
         self.pool = BlockPool(facts.num_blocks)
@@ -60,10 +65,6 @@ class Memory:
     def available(self) -> int:
         return self.pool.available
 
-    def blocks_for(self, num_tokens: int) -> int:
-        """Blocks of all groups that one output of so many tokens needs."""
-        return sum(-(-num_tokens // size) for size in self.block_sizes)
-
     def match(self, sequence: Sequence) -> tuple[int, list[list[PrefixEntry]]]:
         """The longest prefix of a waiting output that every group has cached, in tokens, and its entries by group.
 
@@ -75,52 +76,89 @@ class Memory:
             sequence.roots = [self.index.root(group, request.adapter, request.cache_salt) for group in self._groups]
         if not sequence.roots or sequence.wants_prompt_logprobs:
             return 0, [[] for _ in sizes]
-        hits: list[list[PrefixEntry]] = []
+        hits: list[list[PrefixEntry]] = [[] for _ in sizes]
         num_tokens = (sequence.num_known - 1) // self.block_size * self.block_size
-        for root, size in zip(sequence.roots, sizes, strict=True):
-            tokens = sequence.tokens[:num_tokens].tobytes()
-            contents = block_contents(tokens, size, 0, request.placeholders)
-            hits.append(self._cached(root, contents, only_proven=sequence.was_misled))
-            num_tokens = len(hits[-1]) * size // self.block_size * self.block_size
+        only_proven = sequence.was_misled
+        listed: dict[int, list[bool]] = {}
+        for group in self.groups.in_turn:
+            size = sizes[group]
+            contents = block_contents(sequence.tokens[:num_tokens].tobytes(), size, 0, request.placeholders)
+            entries = self.index.chain(sequence.roots[group], contents)
+            if group in self.windows:
+                hits[group] = list(entries)
+                listed[group] = [_is_listed(entry, only_proven) for entry in hits[group]]
+                continue
+            hits[group] = list(takewhile(lambda entry: _is_listed(entry, only_proven), entries))
+            num_tokens = len(hits[group]) * size // self.block_size * self.block_size
+        if self.windows:
+            num_tokens = self.groups.covered(listed, num_tokens)
         for found, size in zip(hits, sizes, strict=True):
             del found[num_tokens // size :]
         return num_tokens, hits
 
-    def _cached(self, root: PrefixEntry, contents: Iterable[bytes], only_proven: bool) -> list[PrefixEntry]:
-        """The listed entries of the longest prefix of these blocks."""
-        found: list[PrefixEntry] = []
-        parent, find = root, self.index.find
-        for content in contents:
-            entry = find(parent, content)
-            if entry is None or (only_proven and entry.step):
-                break
-            found.append(entry)
-            parent = entry
-        return found
+    def shared(self, hits: list[list[PrefixEntry]], num_tokens: int) -> list[list[int]]:
+        """The blocks with which the tables of an output begin that finds so many tokens, its `hits`, cached."""
+        return self.groups.without_unseen([[entry.block for entry in found] for found in hits], num_tokens)
 
     def missing_by_group(self, sequence: Sequence, num_tokens: int) -> list[int]:
         """By group, blocks that a running output needs beyond its tables to hold so many tokens."""
         tables = zip(sequence.tables, self.block_sizes, strict=True)
         return [max(0, -(-num_tokens // size) - len(table)) for table, size in tables]
 
-    def missing(self, num_tokens: int, shared: list[list[int]]) -> int:
+    def reach(self, sequence: Sequence, num_tokens: int, num_spare: int) -> int:
+        """So many tokens of a running output, or as many as its tables hold with that many more blocks."""
+        step = min(self.block_sizes)
+        while sum(self.missing_by_group(sequence, num_tokens)) > max(0, num_spare):
+            num_tokens = (num_tokens - 1) // step * step
+        return num_tokens
+
+    def may_fork(self, parent: Sequence) -> bool:
+        """The output has still what its last prompt token sees."""
+        last = parent.request.num_prompt - 1
+        return all(parent.num_behind[group] <= self.groups.num_unseen(group, last) for group in self.windows)
+
+    def missing(self, num_tokens: int, num_computed: int, shared: list[list[int]]) -> int:
         """Number of available blocks that `reserve` would use up, idle ones among the shared blocks included."""
         idle = self.pool.idle
-        num_new = self.blocks_for(num_tokens) - sum(len(blocks) for blocks in shared)
-        return num_new + sum(1 for blocks in shared for block in blocks if block in idle)
+        num_new = sum(self.groups.lengths(num_tokens, num_computed)) - sum(len(blocks) for blocks in shared)
+        return num_new + sum(1 for blocks in shared for block in blocks if block >= 0 and block in idle)
 
-    def reserve(self, sequence: Sequence, num_tokens: int, shared: list[list[int]]) -> None:
+    def reserve(self, sequence: Sequence, num_tokens: int, num_computed: int, shared: list[list[int]]) -> None:
         """Give the output tables for `num_tokens` tokens that begin with the `shared` full blocks of each group.
 
-        As many blocks as `missing` says must be available.
+        Of a group with a window they hold the tokens of its first step, behind those computed. As many blocks as
+        `missing` says must be available.
         """
-        for blocks in shared:
-            for block in blocks:
+        sequence.num_behind = [0] * len(shared)
+        for group in self.windows:
+            sequence.num_behind[group] = shared[group].count(NO_BLOCK)
+        for blocks, behind in zip(shared, sequence.num_behind, strict=True):
+            for block in blocks[behind:] if behind else blocks:
                 self.pool.share(block)
+        lengths = self.groups.lengths(num_tokens, num_computed)
         sequence.tables = [
-            blocks + self.take(-(-num_tokens // size) - len(blocks))
-            for blocks, size in zip(shared, self.block_sizes, strict=True)
+            blocks + self.take(length - len(blocks)) for blocks, length in zip(shared, lengths, strict=True)
         ]
+
+    def let_go(self, passed: Iterable[tuple[Sequence, int, int]], sent: int) -> None:
+        """Give back the blocks behind windows: of each (output, group, number of blocks from the table's first on).
+
+        Those are the first to be written anew, but for what prompts may share: the window before the last full block
+        of the prompt, and what was shared already.
+        """
+        spent: list[int] = []
+        kept: list[int] = []
+        for sequence, group, num_behind in passed:
+            table, size, request = sequence.tables[group], self.block_sizes[group], sequence.request
+            num_shared = sequence.num_shared // size
+            last = (request.num_prompt - 1) // self.block_size * self.block_size
+            begin, end = self.groups.num_unseen(group, last), request.num_prompt // size
+            for place in range(sequence.num_behind[group], num_behind):
+                (kept if place < num_shared or begin <= place < end else spent).append(table[place])
+                table[place] = NO_BLOCK
+            sequence.num_behind[group] = num_behind
+        self._fence(kept, [], sent)
+        self._fence(spent, [], sent, is_spent=True)
 
     def take(self, count: int) -> list[int]:
         """New blocks for one output to write; `count` must be available."""
@@ -135,7 +173,7 @@ class Memory:
             keep = -(-num_tokens // size)
             surplus.append(table[keep:])
             del table[keep:]
-        self._fence(surplus, [], sent)
+        self._fence(_tails_first(surplus), [], sent)
 
     def plan(self, sequence: Sequence, history: Int32, num_tokens: int, step: int) -> None:
         """List the full blocks among the first `num_tokens` known tokens, which the plan `step` will have written.
@@ -175,20 +213,26 @@ class Memory:
         """Give back the tables. Full blocks within `num_computed` are published when their fence falls."""
         by_group = [self._unpublished(sequence, group, history, num_computed) for group in self._groups]
         unpublished = [blocks for blocks in by_group if blocks is not None]
-        self._fence(sequence.tables, unpublished, sent)
+        self._fence(_tails_first(sequence.held_blocks), unpublished, sent)
         sequence.clear_memory()
 
     def poison(self, sequence: Sequence) -> None:
         """Keep every block of this output out of the cache: what it wrote is not finite."""
-        for table in sequence.tables:
-            for block in table:
-                self.index.poison(block)
+        for block in chain(self.written_by(sequence), *sequence.held_blocks):
+            self.index.poison(block)
+            self.pool.uncache(block)
         sequence.roots = []
 
     def written_by(self, sequence: Sequence) -> list[int]:
-        """The blocks of a running output that it was not given with content."""
+        """The blocks of a running output that it was not given with content, and those like them behind windows."""
         tables = zip(sequence.tables, self.block_sizes, strict=True)
-        return [block for table, size in tables for block in table[sequence.num_shared // size :]]
+        written = [block for table, size in tables for block in table[sequence.num_shared // size :]]
+        if not self.windows:
+            return written
+        for group in self.windows:
+            first, behind = sequence.num_shared // self.block_sizes[group], sequence.num_behind[group]
+            written += [entry.block for entry in sequence.entries[group][first:behind]]
+        return [block for block in written if block != NO_BLOCK]
 
     def fail(self, step: int, slot: int) -> list[int]:
         """Keep out of the cache what the row of this slot was to fill in this plan: its values are not finite."""
@@ -219,10 +263,12 @@ class Memory:
         contents = block_contents(tokens, size, first, sequence.request.placeholders)
         return UnpublishedBlocks(parent, contents, sequence.tables[group][first:full])
 
-    def _fence(self, tables: list[list[int]], unpublished: list[UnpublishedBlocks], sent: int) -> None:
-        unread = self.pool.drop(_tails_first(tables), sent)
+    def _fence(
+        self, blocks: Iterable[int], unpublished: list[UnpublishedBlocks], sent: int, is_spent: bool = False
+    ) -> None:
+        unread = self.pool.drop(blocks, sent)
         if unread or unpublished:
-            self.fences.append(Fence(sent, unread, unpublished))
+            self.fences.append(Fence(sent, unread, unpublished, is_spent))
             self._settle()
 
     def _settle(self) -> None:
@@ -232,7 +278,11 @@ class Memory:
             for unpublished in fence.unpublished:
                 self.index.publish(*unpublished)
             for block in fence.blocks:
-                self.pool.settle(block, fence.step, self.index.entry_of(block) is not None)
+                self.pool.settle(block, fence.step, self.index.entry_of(block) is not None, fence.is_spent)
+
+
+def _is_listed(entry: PrefixEntry, only_proven: bool) -> bool:
+    return entry.block != NO_BLOCK and not (only_proven and entry.step)
 
 
 def _tails_first(tables: list[list[int]]) -> Iterable[int]:

@@ -6,7 +6,7 @@ collision is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from quire.proto.messages.introspection import NOT_CACHED
 from quire.proto.prefix_key import NO_PARENT, prefix_key, root_content
@@ -53,21 +53,30 @@ class PrefixIndex:
         content = root_content(self._revision, group, self._block_sizes[group], adapter, cache_salt)
         return PrefixEntry(self._key_of(NO_PARENT, content), None, content, -1)
 
-    def find(self, parent: PrefixEntry, content: bytes) -> PrefixEntry | None:
-        """The listed entry of this prefix: `parent`'s chain followed by a block of `content`."""
+    def find(self, parent: PrefixEntry, content: bytes) -> PrefixEntry:
+        """The listed entry of this prefix, `parent`'s chain followed by a block of `content`; else an unlisted one."""
         key = self._key_of(parent.key, content)
         found = self._shards[key[0]].get(key)
-        if found is None or (found.parent is parent and found.content == content):
+        if found is None:
+            return PrefixEntry(key, parent, content, -1)
+        if (found.parent is parent and found.content == content) or self._same(found, parent, content):
             return found
-        return found if self._same(found, parent, content) else None
+        return PrefixEntry(key, parent, content, -1)
+
+    def chain(self, root: PrefixEntry, contents: Iterable[bytes]) -> Iterator[PrefixEntry]:
+        """The entries of the prefixes that these blocks make, one longer than the other, listed or not."""
+        parent = root
+        for content in contents:
+            parent = self.find(parent, content)
+            yield parent
 
     def publish(
         self, parent: PrefixEntry, contents: Iterable[bytes], blocks: Sequence[int], step: int = 0
     ) -> list[PrefixEntry]:
         """List these blocks as holding the prefixes that follow `parent`, each content behind the one before.
 
-        A block is not listed where another one is already, or where a collision has taken the key. `step`: number of
-        the plan that is to write them; 0: they are written.
+        A block is not listed where another one is already, or where a collision has taken the key; nor is NO_BLOCK.
+        `step`: number of the plan that is to write them; 0: they are written.
         """
         entries: list[PrefixEntry] = []
         shards, by_block, key_of = self._shards, self._by_block, self._key_of
@@ -75,7 +84,7 @@ class PrefixIndex:
             key = key_of(parent.key, content)
             shard = shards[key[0]]
             entry = shard.get(key)
-            if entry is None and not self._poisoned[block] and by_block[block] is None:
+            if entry is None and block >= 0 and not self._poisoned[block] and by_block[block] is None:
                 entry = shard[key] = by_block[block] = PrefixEntry(key, parent, content, block, step)
                 self._num_entries += 1
             elif entry is None or not self._same(entry, parent, content):

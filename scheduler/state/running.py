@@ -43,8 +43,10 @@ class Running:
         self.limit = _zeros(num_slots)
         self.stop_from = _zeros(num_slots)
         """Number of tokens before which no stop token ends the output."""
-        self.num_blocks = [_zeros(num_slots) for _ in range(num_groups)]
-        """By KV group, blocks in its tables."""
+        self.num_blocks: Int64 = np.zeros((num_groups, num_slots), np.int64)
+        """By KV group, blocks in its tables: [groups, num_slots]."""
+        self.num_behind: Int64 = np.zeros((num_groups, num_slots), np.int64)
+        """By KV group, how many of these were given back, as windows have passed them: [groups, num_slots]."""
         self.publish_at = _zeros(num_slots)
         """Tokens whose KV every rank has written when more blocks of the output are listed in the prefix cache."""
         self.stops_at_eos: Mask = np.zeros(num_slots, bool)
@@ -102,8 +104,8 @@ class Running:
 
     def count_blocks(self, sequence: Sequence) -> None:
         """Its tables have changed."""
-        for held, table in zip(self.num_blocks, sequence.tables, strict=True):
-            held[sequence.slot] = len(table)
+        self.num_blocks[:, sequence.slot] = [len(table) for table in sequence.tables]
+        self.num_behind[:, sequence.slot] = sequence.num_behind
 
     def leave(self, sequence: Sequence, keep_tokens: bool) -> None:
         """Free the slot. With `keep_tokens` the output keeps its tokens, to run again."""

@@ -147,6 +147,7 @@ class Sequence:
         "first_token_at",
         "log",
         "next_prompt_logprob",
+        "num_behind",
         "num_known",
         "num_preemptions",
         "num_restarts",
@@ -173,7 +174,9 @@ class Sequence:
         self.state: State = "waiting"
         self.slot = -1
         self.tables: list[list[int]] = []
-        """Blocks by KV group; empty while not running."""
+        """Blocks by KV group, at their places in the output; empty while not running."""
+        self.num_behind: list[int] = []
+        """By KV group, blocks at the beginning of its table that were given back: its window has passed them."""
         self.roots: list[PrefixEntry] = []
         """By KV group, what the entries begin with; empty where nothing may be cached."""
         self.entries: list[list[PrefixEntry]] = []
@@ -212,7 +215,19 @@ class Sequence:
 
     @property
     def num_blocks(self) -> int:
-        return sum(len(table) for table in self.tables)
+        """Blocks that it holds, of all KV groups."""
+        return sum(map(len, self.tables)) - sum(self.num_behind)
+
+    @property
+    def held_blocks(self) -> list[list[int]]:
+        """Blocks that it holds, by KV group."""
+        return [table[behind:] for table, behind in zip(self.tables, self.num_behind, strict=True)]
+
+    @property
+    def blocks_in_words(self) -> str:
+        """The number of these, and where there are several KV groups each of them."""
+        counts = [len(held) for held in self.held_blocks]
+        return f"{sum(counts)} blocks" + (f" ({' + '.join(map(str, counts))})" if len(counts) > 1 else "")
 
     def move(self, state: State) -> None:
         """Change the state. Raises `InvariantError` for a change that `TRANSITIONS` does not have."""
@@ -233,6 +248,7 @@ class Sequence:
     def clear_memory(self) -> None:
         """Drop its tables: their blocks are given back, or their worker group is gone."""
         self.tables = []
+        self.num_behind = []
         self.entries = []
         self.roots = []
         self.num_shared = 0

@@ -50,6 +50,8 @@ FACTS = requests.ModelFacts(
     num_ranks=2,
     media=media.MediaFacts(("image",), 4, 64, 128),
     head=heads.HeadFacts(("no", "yes"), "softmax"),
+    windows=(1024,),
+    most_blocks=(193,),
 )
 LIMITS = requests.Limits(
     max_num_seqs=256,

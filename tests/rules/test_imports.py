@@ -71,7 +71,7 @@ FLOORS = {
         {"introspection", "peers"},
         {"core"},
         {"state"},
-        {"buckets", "config", "errors"},
+        {"buckets", "config", "errors", "kv_groups"},
     ),
     "scheduler.core": (
         {"invariants"},
@@ -81,7 +81,7 @@ FLOORS = {
         {"live_requests", "policy"},
         {"effects", "prefill", "step_log"},
         {"accept", "admission", "device_busy", "gate", "media"},
-        {"siblings"},
+        {"block_invariants", "siblings"},
     ),
     "scheduler.state": (
         {"epoch"},

@@ -86,6 +86,9 @@ class Fairness:
         prompts.sort(key=lambda prompt: prompt.order)
         self._prompts = prompts
         is_whole = group.facts.whole_prompts or not core.config.enable_chunked_prefill
+        if group.facts.windows:  # a prompt under way takes blocks as it goes, and may have to wait for them
+            self._check_first(prompts, 0 if group_epoch.memory.pool.fenced else budget, is_whole)
+            return
         passing = self._check_entries(prompts, entered)
         if group.facts.media is not None:  # who waits for encoder memory leaves its tokens to others
             self._check_first(prompts, budget, is_whole)

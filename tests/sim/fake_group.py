@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import oracle
 from fake_encoder import FakeEncoder, in_words
-from fake_memory import Broken, FakeMemory, Slot, demand
+from fake_memory import GONE, Broken, FakeMemory, Slot, demand
 from images import shown
 
 from quire.proto.messages.plans import GENESIS, Admit, RowLogprobs, StepPlan, StepResult, plan_hash
@@ -42,7 +42,7 @@ class FakeGroup:
         """Called for every such row that samples a token."""
         self.num_accepted = num_accepted
         """How many of a row's drafts are what the model draws; never asked where nobody drafts."""
-        self.memory = FakeMemory(facts.num_blocks, facts.block_sizes, world_size)
+        self.memory = FakeMemory(facts.num_blocks, facts.block_sizes, world_size, facts.windows)
         self.encoder = encoder or FakeEncoder(facts.media)
         self.slots: dict[int, Slot] = {}
         self.admitted: list[tuple[int, int, int]] = []
@@ -100,8 +100,8 @@ class FakeGroup:
         self._previous = plan_hash(*frames)
         for slot in unpack(plan.releases).tolist():
             self._release(slot)
-        copies = unpack(plan.copies, 2).tolist()
-        self._admit(plan.admits, {target for _, target in copies})
+        for sequence in self.slots.values():
+            self.memory.slide(sequence)
         demand(len(plan.appends) in (0, len(self.facts.block_sizes)), f"appends of {len(plan.appends)} groups")
         for group, column in enumerate(plan.appends):
             for slot, index, block in unpack(column, 3).tolist():
@@ -112,6 +112,8 @@ class FakeGroup:
                 demand(index == len(table), f"append at {index} of a table of {len(table)}")
                 self._hand_out(block)
                 table.append(block)
+        copies = unpack(plan.copies, 2).tolist()
+        self._admit(plan.admits, {target for _, target in copies})  # they may share what others have just got
         for source, target in copies:
             self.memory.copy(source, target)
         self._plan = plan
@@ -156,9 +158,12 @@ class FakeGroup:
             demand(0 < admit.num_prompt <= len(tokens), f"prompt of {admit.num_prompt} in {len(tokens)} tokens")
             demand(len(tables) == len(sizes), f"{len(tables)} tables for {len(sizes)} groups")
             shared: set[int] = set()
-            for table, size in zip(tables, sizes, strict=True):
+            for group, (table, size) in enumerate(zip(tables, sizes, strict=True)):
                 demand(len(table) * size >= admit.num_computed, f"{admit.num_computed} tokens in {len(table)} blocks")
+                seen = table[self.memory.num_unseen(group, admit.num_computed) :]
+                demand(GONE not in seen, f"at {admit.num_computed}, blocks are seen that are not there: {table}")
                 shared.update(block for block in table[: -(-admit.num_computed // size)] if block not in copied)
+            shared.discard(GONE)
             adapter = ("", *self.facts.adapters)[admit.adapter]
             tenant = self.tenant_of(admit.params.seed) + b"\0" + adapter.encode()
             name = admit.params.seed, admit.output_index
@@ -181,6 +186,8 @@ class FakeGroup:
             kin = {block for other in others for table in other.tables for block in table}
             for table, size in zip(tables, sizes, strict=True):
                 for block in table:
+                    if block == GONE:
+                        continue
                     if block in shared:
                         if self.memory.share(block, size, is_fork=block in kin):
                             slot.borrowed.add(block)

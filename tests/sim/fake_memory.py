@@ -8,6 +8,9 @@ from oracle import CELL, extend
 from quire.proto.messages.media import Media
 from quire.proto.messages.params import SamplingParams
 
+GONE = -1
+"""What a table has in place of a block that its window has passed."""
+
 
 class Broken(AssertionError):
     """The scheduler broke a promise."""
@@ -65,8 +68,12 @@ class FakeMemory:
     Any KV group may hold any block, with as many of its cells as it has tokens in one.
     """
 
-    def __init__(self, num_blocks: int, block_sizes: Sequence[int], world_size: int) -> None:
+    def __init__(
+        self, num_blocks: int, block_sizes: Sequence[int], world_size: int, windows: Sequence[int] = ()
+    ) -> None:
+        """`windows`: of each KV group; 0: it has none; empty: nor has any."""
         self.block_sizes = block_sizes
+        self.windows = windows or [0] * len(block_sizes)
         self._width = max(block_sizes)
         """Cells of a block."""
         self.step = 0
@@ -91,11 +98,27 @@ class FakeMemory:
         self._bad_cells: dict[int, Life] = {}
         """Cell -> the life that wrote values there that are not finite."""
 
+    def num_unseen(self, group: int, position: int) -> int:
+        """Blocks of a table that the token at this position, and those behind it, do not see."""
+        window = self.windows[group]
+        return max(0, position - window + 1) // self.block_sizes[group] if window else 0
+
     def leave(self, tables: list[list[int]]) -> None:
         """The tables of a slot are gone."""
         for table in tables:
             for block in table:
-                self._users[block] -= 1
+                if block != GONE:
+                    self._users[block] -= 1
+
+    def slide(self, slot: Slot) -> None:
+        """The slot goes on: what its last token does not see any more may be given to others."""
+        for group, table in enumerate(slot.tables):
+            for place in range(self.num_unseen(group, slot.computed - 1)):
+                if table[place] != GONE:
+                    self.leave([[table[place]]])
+                    slot.frozen.discard(table[place])  # it may get the same block anew
+                    slot.borrowed.discard(table[place])
+                    table[place] = GONE
 
     def share(self, block: int, size: int, is_fork: bool) -> bool:
         """A table that begins with content names this block. True: the content may still be under way.
@@ -126,7 +149,7 @@ class FakeMemory:
             block
             for table in slot.tables
             for block in table
-            if self._written[block] == self.step and self._writer[block] == slot.life
+            if block != GONE and self._written[block] == self.step and self._writer[block] == slot.life
         ]
 
     def is_named(self, block: int) -> bool:
@@ -161,17 +184,21 @@ class FakeMemory:
 
     def read(self, slot: Slot, start: int) -> bool:
         """Compare everything the row attends to with what its tokens must have left there; False if not finite."""
-        groups = zip(slot.tables, slot.chains, self.block_sizes, strict=True)
-        return all(self._read_group(slot, start, table, chain, size) for table, chain, size in groups)
+        return all(self._read_group(slot, start, group) for group in range(len(slot.tables)))
 
-    def _read_group(self, slot: Slot, start: int, table: list[int], chain: bytearray, size: int) -> bool:
-        stride = self._width * CELL
-        cells = b"".join([self._cells[b * stride : b * stride + size * CELL] for b in table[: -(-start // size)]])
-        if cells[: start * CELL] == chain[: start * CELL]:
+    def _read_group(self, slot: Slot, start: int, group: int) -> bool:
+        table, chain, size = slot.tables[group], slot.chains[group], self.block_sizes[group]
+        stride, unseen, window = self._width * CELL, self.num_unseen(group, start), self.windows[group]
+        seen = table[unseen : -(-start // size)]
+        demand(GONE not in seen, f"{slot.name} at {start} lacks blocks of group {group} that it sees: {table}")
+        cells = b"".join([self._cells[b * stride : b * stride + size * CELL] for b in seen])
+        begin = unseen * size
+        first = max(0, start - window + 1) if window else 0
+        if cells[(first - begin) * CELL : (start - begin) * CELL] == chain[first * CELL : start * CELL]:
             return True
-        for position in range(start):
-            at = position * CELL
-            if cells[at : at + CELL] == chain[at : at + CELL]:
+        for position in range(first, start):
+            at, own = (position - begin) * CELL, position * CELL
+            if cells[at : at + CELL] == chain[own : own + CELL]:
                 continue
             block = table[position // size]
             demand(
@@ -182,17 +209,18 @@ class FakeMemory:
 
     def write(self, slot: Slot, start: int, end: int, finite: bool, of_drafts: bool = False) -> None:
         """A row of positions start..end-1 leaves its cells. `of_drafts`: those of tokens that were refused."""
-        for table, chain, size in zip(slot.tables, slot.chains, self.block_sizes, strict=True):
+        for group, chain in enumerate(slot.chains):
             content = chain[start * CELL : end * CELL]
             if of_drafts or not finite:
                 content = (b"\xdd" if of_drafts else b"\xff") * ((end - start) * CELL)
-            self._write_group(slot, start, content, finite, table, size)
+            self._write_group(slot, start, content, finite, group)
 
-    def _write_group(self, slot: Slot, start: int, content: bytes, finite: bool, table: list[int], size: int) -> None:
+    def _write_group(self, slot: Slot, start: int, content: bytes, finite: bool, group: int) -> None:
+        table, size = slot.tables[group], self.block_sizes[group]
         end = start + len(content) // CELL
         if end > len(table) * size:
             raise Broken(f"{slot.name} writes up to {end}, its table has {len(table)} blocks")
-        for block in table[: -(-end // size)]:
+        for block in table[self.num_unseen(group, start) : -(-end // size)]:
             self._touched[block] = self.step
         for index in range(start // size, -(-end // size)):
             block = table[index]

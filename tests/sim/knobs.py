@@ -63,6 +63,8 @@ class Knobs:
     adapters: tuple[str, ...] = ()
     images: Images | None = None
     """None: the model reads text alone."""
+    windows: tuple[int, ...] = ()
+    """Of each KV group, 0 without one; empty: no group has one."""
 
     def facts(self, num_blocks: int) -> ModelFacts:
         return ModelFacts(
@@ -79,7 +81,15 @@ class Knobs:
             revision="r1",
             adapters=self.adapters,
             media=None if self.images is None else self.images.facts,
+            windows=self.windows,
+            most_blocks=self._most_blocks() if self.windows else (),
         )
+
+    def _most_blocks(self) -> tuple[int, ...]:
+        """Blocks that the window, one token more and the largest step touch, wherever they begin."""
+        pairs = zip(self.windows, self.block_sizes, strict=True)
+        step = self.config.max_num_batched_tokens
+        return tuple((window + step + size - 2) // size + 1 if window else 0 for window, size in pairs)
 
     def is_bad(self, seed: int, index: int, position: int) -> bool:
         """True when a row of this output that ends at this position computes values that are not finite."""
@@ -89,9 +99,14 @@ class Knobs:
         return int.from_bytes(key, "little") < self.bad_rate * 2**32
 
 
-def draw_knobs(rng: random.Random, num_groups: int = 1, of_images: random.Random | None = None) -> Knobs:
+def draw_knobs(
+    rng: random.Random,
+    num_groups: int = 1,
+    of_images: random.Random | None = None,
+    of_windows: random.Random | None = None,
+) -> Knobs:
     """`num_groups`: KV groups of the model; what more than one draw leaves the runs of one as they are. `of_images`
-    draws what has to do with images; None: there are none.
+    draws what has to do with images, `of_windows` a layout of groups with windows; None: there are none.
     """
     block_size = rng.choice((1, 1, 2, 3, 4, 4, 8, 16))
     num_blocks = rng.choice((3, 5, 8, 12, 16, 24, 40, 64))
@@ -138,10 +153,21 @@ def draw_knobs(rng: random.Random, num_groups: int = 1, of_images: random.Random
     )
     longest = max(1, knobs.max_model_len * 2 // 3)
     knobs.prefixes = [_tokens(rng, vocab, rng.randint(1, longest)) for _ in range(rng.choice((1, 2, 4)))]
+    if of_windows is not None:
+        _draw_layout(of_windows, knobs)
     if of_images is not None:
         knobs.images = draw_images(of_images)
         knobs.config = structs.replace(config, max_num_encoder_patches=knobs.images.max_patches)
     return knobs
+
+
+def _draw_layout(rng: random.Random, knobs: Knobs) -> None:
+    """One to four groups, with at least one window among them, of blocks of one size or of several."""
+    base, windows = knobs.block_sizes[0], (1, 2, 3, 4, 5, 8, 13, 24)
+    others = (rng.choice((0, rng.choice(windows))) for _ in range(rng.randint(0, 3)))
+    knobs.windows = (*others, rng.choice(windows))
+    knobs.block_sizes = tuple(base * rng.choice((1, 1, 2, 4)) for _ in knobs.windows)
+    knobs.num_blocks *= len(knobs.windows)
 
 
 def _draw_group(rng: random.Random, world_size: int) -> GroupFacts:

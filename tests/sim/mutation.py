@@ -35,6 +35,8 @@ class Mutant:
     """KV groups of the models it is hunted with."""
     images: bool = False
     """It is hunted with images in the prompts."""
+    windows: bool = False
+    """It is hunted with KV groups that have windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def hunt(mutant: Mutant, seeds: range, num_events: int = 2000, timeout: float = 
         command = [sys.executable, str(HERE / "run.py"), "--scheduler", str(folder), "--events", str(num_events)]
         command += ["--seeds", f"{seeds.start}..{seeds.stop}", "--audit-every", str(AUDIT_EVERY)]
         command += ["--groups", str(mutant.groups), *(["--images"] if mutant.images else [])]
+        command += ["--windows"] if mutant.windows else []
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     lines = (done.stdout + done.stderr).strip().splitlines()
     last_line = lines[-1] if lines else ""

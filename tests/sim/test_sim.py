@@ -1,7 +1,7 @@
 """The scheduler in a simulated world: random requests and faults, every promise checked after every event.
 
-A failing seed is replayed with `python tests/sim/run.py --seed N --verbose`, with `--groups 2` or `--images` where the
-test says so.
+A failing seed is replayed with `python tests/sim/run.py --seed N --verbose`, with `--groups 2`, `--images` or
+`--windows` where the test says so.
 """
 
 import os
@@ -30,7 +30,7 @@ def test_no_seed_breaks_a_promise(first):
 
 @pytest.mark.parametrize("first", range(1000, 1000 + NUM_SEEDS // 2, CHUNK))
 def test_no_seed_breaks_a_promise_where_a_model_has_two_kv_groups(first):
-    """A double for hybrid models, whose layers' groups will have windows and states of their own."""
+    """Groups that keep all, in blocks of one size or of two."""
     for seed in range(first, first + CHUNK):
         world = World(seed, NUM_EVENTS, AUDIT_EVERY, num_groups=2)
         try:
@@ -44,6 +44,17 @@ def test_no_seed_breaks_a_promise_where_prompts_have_images(first):
     """Every size of encoder memory from one image on: whatever lives goes on."""
     for seed in range(first, first + CHUNK):
         world = World(seed, NUM_EVENTS, AUDIT_EVERY, images=True)
+        try:
+            world.run()
+        except Exception as error:
+            pytest.fail(f"seed {seed}, event {world.engine.num_handled}: {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("first", range(3000, 3000 + NUM_SEEDS // 2, CHUNK))
+def test_no_seed_breaks_a_promise_where_kv_groups_have_windows(first):
+    """One to four groups, windows of one token up to most of a prompt: whatever lives goes on."""
+    for seed in range(first, first + CHUNK):
+        world = World(seed, NUM_EVENTS, AUDIT_EVERY, windows=True)
         try:
             world.run()
         except Exception as error:

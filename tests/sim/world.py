@@ -28,11 +28,13 @@ class World:
         log: Callable[[str], None] | None = None,
         num_groups: int = 1,
         images: bool = False,
+        windows: bool = False,
     ) -> None:
         self._rng = random.Random(seed)
         self._num_events = num_events
         of_images = random.Random(f"images of {seed}") if images else None
-        self.knobs = draw_knobs(self._rng, num_groups, of_images)
+        of_windows = random.Random(f"windows of {seed}") if windows else None
+        self.knobs = draw_knobs(self._rng, num_groups, of_images, of_windows)
         self.engine = Engine(self.knobs, Drafts(seed), self._rng, audit_every, log)
         self._frontends = Frontends(self.engine)
         self._fate = Fate(self.engine, self._frontends)

@@ -41,10 +41,13 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=1000)
 
 
 class Scribe:
-    """Writes the plans of one epoch; keeps counts and hands out blocks the plainest way: never twice."""
+    """Writes the plans of one epoch; keeps counts and hands out blocks the plainest way: never twice.
 
-    def __init__(self, block_size, epoch=1):
-        self.block_size, self.epoch = block_size, epoch
+    Blocks come in one for each of the model's KV groups, all of one size; `tables` count them as one.
+    """
+
+    def __init__(self, block_size, epoch=1, num_groups=1):
+        self.block_size, self.epoch, self.num_groups = block_size, epoch, num_groups
         self.step, self.previous = 0, GENESIS
         self.next_block = 0
         self.known, self.computed, self.tables = {}, {}, {}
@@ -72,10 +75,17 @@ class Scribe:
         self.known[slot], self.computed[slot] = len(tokens), computed
         self.tables[slot] = self.blocks(-(-len(tokens) // self.block_size)) if blocks is None else list(blocks)
         prompt = len(tokens) if num_prompt is None else num_prompt
-        tables = (ints(self.tables[slot]),)
+        tables = tuple(ints(self._of_group(self.tables[slot], group)) for group in range(self.num_groups))
         self._pending["admits"].append(
             Admit(slot, ints(tokens), prompt, computed, output, params, tables, adapter, spans, second_text)
         )
+
+    def _of_group(self, blocks, group):
+        return [block * self.num_groups + group for block in blocks]
+
+    def _appends(self, group):
+        rows = [(slot, place, *self._of_group([block], group)) for slot, place, block in self._pending["appends"]]
+        return ints(np.array(rows, dtype=np.int32).reshape(-1))
 
     def release(self, slot):
         del self.known[slot], self.computed[slot], self.tables[slot]
@@ -107,7 +117,7 @@ class Scribe:
             bytes(samples),
             admits=tuple(self._pending["admits"]),
             releases=ints(self._pending["releases"]),
-            appends=(ints(np.array(self._pending["appends"], dtype=np.int32).reshape(-1)),),
+            appends=tuple(self._appends(group) for group in range(self.num_groups)),
             copies=ints(np.array(self._pending["copies"], dtype=np.int32).reshape(-1)),
         )
         plan = msgspec.structs.replace(plan, **changes)

@@ -46,8 +46,9 @@ def reference(folder: Path) -> list[int]:
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_a_worker_draws_the_tokens_of_transformers(architecture, group, scribe, tiny_checkpoint):
     folder = tiny_checkpoint(architecture, **SHAPE, **FAMILIES[architecture])
-    workers, writer = group(model=str(folder), dtype="float32"), scribe(8)
-    workers.join()
+    workers = group(model=str(folder), dtype="float32")
+    (ready,) = workers.join()
+    writer = scribe(8, num_groups=len(ready.facts.block_sizes))
     writer.admit(0, PROMPT)
     drawn = []
     for rows in ([(0, 10)], [(0, 11)], *([(0, 1)] for _ in range(NUM_TOKENS - 1))):

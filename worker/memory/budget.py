@@ -125,8 +125,8 @@ def fit_capacity(
     """
     _check_length(config, context_length)
     num_blocks = groups.minimum(max(0, budget_bytes) // layout.block_bytes)
-    held = layout.tokens_in(num_blocks)
     wanted = config.max_model_len or context_length
+    held = layout.tokens_in(num_blocks, wanted)
     if not held or (config.max_model_len and held < wanted):
         needed = layout.blocks_for(wanted) * layout.block_bytes
         raise MemoryShortage(

@@ -34,12 +34,15 @@ class KVCache:
         first = layout.groups[0]
         shape = (num_blocks, first.block_size, *first.head_shape)
         # zeros, not empty: a block that is read before it was written must not show another process's memory
-        self.pages = [(zeros(shape, first.dtype, device), zeros(shape, first.dtype, device)) for _ in first.layers]
-        """Keys and values of all blocks, whichever group holds them, for each layer of a group."""
+        self.pages = [
+            (zeros(shape, first.dtype, device), zeros(shape, first.dtype, device))
+            for _ in range(layout.layers_in_block)
+        ]
+        """Keys and values of all blocks, whichever group holds them, for each layer of a block."""
         parts: dict[int, LayerCache] = {}
         for number, group in enumerate(layout.groups):
             shape = (num_blocks, group.block_size, *group.head_shape)
-            for layer, page in zip(group.numbers, self.pages, strict=True):
+            for layer, page in zip(group.numbers, self.pages, strict=False):
                 keys, values = (cells.view(torch.uint8).view(group.dtype).view(shape) for cells in page)
                 own: KVScales | tuple[None, None] = (None, None)
                 if group.is_scaled:

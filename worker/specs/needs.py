@@ -11,6 +11,7 @@ from quire.worker.quant.plan import Plan
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_pages import no_page, num_pages, page_bytes
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.kv_split import CONTEXT, Split, split
 from quire.worker.specs.normalization import largest_image
 from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.tape import steps_in_words
@@ -57,8 +58,6 @@ class Fit:
     """The forms in which the weights lie, and the bytes of each, with its scales."""
     token_bytes: int
     """Keys and values of one token in all layers; 0: nothing is cached."""
-    block_bytes: int
-    """The same for a block, the unit in which the cache is given out."""
     encoder_bytes: int
     """Encoder memory; 0 for a model that reads text alone."""
     max_model_len: int
@@ -66,6 +65,10 @@ class Fit:
     """The way that the model's steps run, in words."""
     kv_bytes: int | None
     """Memory left for the KV cache, before what the largest step takes itself; None: not known."""
+    kv_split: Split
+    """The KV groups."""
+    step_tokens: int
+    """Tokens of one step."""
 
     @property
     def weight_bytes(self) -> int:
@@ -73,17 +76,26 @@ class Fit:
 
     @property
     def kv_tokens(self) -> int | None:
-        """Tokens of the whole blocks that this memory holds."""
+        """Tokens that this memory holds in whole blocks, in sequences of the longest length."""
         if self.kv_bytes is None or not self.token_bytes:
             return None
-        return max(0, self.kv_bytes) // self.block_bytes * (self.block_bytes // self.token_bytes)
+        span = max(group.block_size for group in self.kv_split.groups)
+        longest = -(-self.max_model_len // span) * span
+        num_blocks = max(0, self.kv_bytes) // self.block_bytes
+        return num_blocks * longest // (self._bytes_for(longest) // self.block_bytes) // span * span
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block, the unit in which the cache is given out."""
+        return self.kv_split.block_bytes
 
     @property
     def sequence_bytes(self) -> int:
         """The blocks of one sequence of the longest length."""
-        if not self.token_bytes:
-            return 0
-        return -(-self.max_model_len * self.token_bytes // self.block_bytes) * self.block_bytes
+        return self._bytes_for(self.max_model_len) if self.token_bytes else 0
+
+    def _bytes_for(self, num_tokens: int) -> int:
+        return self.kv_split.bytes_for(num_tokens, self.step_tokens)
 
     @property
     def precision(self) -> str:
@@ -160,7 +172,9 @@ def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> F
     kv_dtype = dtype if asked == "auto" else asked
     kv_item, behind = KV_BYTES[kv_dtype], SCALE_BYTES if kv_dtype == "int8" else 0
     layers = spec.kv_layers(size)
-    token_bytes = sum(2 * layer.num_kv_heads * (layer.head_dim * kv_item + behind) for layer in layers)
+    of_layers = [2 * layer.num_kv_heads * (layer.head_dim * kv_item + behind) for layer in layers]
+    token_bytes = sum(of_layers)
+    length = config.max_model_len or spec.max_model_len
     encoder_bytes = _encoder_bytes(config, spec, ITEM_BYTES[dtype])
     kv_bytes: int | None = None
     if token_bytes and config.kv_cache_memory_bytes:
@@ -180,11 +194,12 @@ def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> F
         finer=plan.finer,
         forms=tuple(forms.items()),
         token_bytes=token_bytes,
-        block_bytes=config.block_size * token_bytes,
         encoder_bytes=encoder_bytes,
-        max_model_len=config.max_model_len or spec.max_model_len,
+        max_model_len=length,
         steps=steps_in_words(config, spec, dtype, plan, is_gpu=place.is_gpu),
         kv_bytes=kv_bytes,
+        kv_split=split(layers, of_layers, config.block_size, min(CONTEXT, length)),
+        step_tokens=config.max_num_batched_tokens,
     )
 
 

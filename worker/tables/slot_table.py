@@ -15,7 +15,7 @@ import torch
 
 from quire.kernels.sampling.append_tokens import append_tokens
 from quire.proto.messages.params import ParameterError, check_token_ids
-from quire.proto.messages.plans import Admit, StepPlan
+from quire.proto.messages.plans import NO_BLOCK, Admit, StepPlan
 from quire.proto.transport.wire import Int32, WireError, unpack
 from quire.worker.device.host_memory import zeros
 from quire.worker.tables.sampling_table import Columns, SamplingTable
@@ -242,7 +242,12 @@ class SlotTable:
         except ParameterError as error:
             raise PlanError(f"{where}: {error}") from error
         _require(len(tables) == len(self.block_tables), where, f"has {len(self.block_tables)} block tables")
-        for blocks, table in zip(tables, self.block_tables, strict=True):
+        for group, (blocks, table) in enumerate(zip(tables, self.block_tables, strict=True)):
+            if blocks.size and blocks[0] == NO_BLOCK:
+                behind = int(np.argmax(blocks != NO_BLOCK))
+                is_computed = behind * self.block_sizes[group] <= admit.num_computed
+                _require(is_computed, where, "has the blocks of what it computes")
+                tables[group] = blocks = np.where(np.arange(len(blocks)) < behind, np.int32(0), blocks)
             self._check_blocks(blocks, where)
             _require(len(blocks) <= table.shape[1], where, f"has {table.shape[1]} blocks at most")
         _require(0 <= admit.second_text < len(tokens), where, "has a second text within its tokens")

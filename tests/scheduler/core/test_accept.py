@@ -160,7 +160,7 @@ def group_epoch():
         request = Request(frontend, number, "", prompt, params, arrival=number, arrived_at=0.0, deadline=9.0)
         sequence = Sequence(request, 0, prompt)
         _, sequence.entries = group_epoch.memory.match(sequence)
-        group_epoch.memory.reserve(sequence, 8, [[]])
+        group_epoch.memory.reserve(sequence, 8, 0, [[]])
         group_epoch.running.enter(sequence, 3, 0)
     running, slots = group_epoch.running, np.arange(2)
     num_draft = np.array([3, 3])

@@ -1,5 +1,6 @@
 """The index of the prefix cache: contexts, collisions, chains, and identities that are not token ids."""
 
+from quire.proto.messages.plans import NO_BLOCK
 from quire.proto.prefix_key import Placeholders
 from quire.scheduler.state import memory as memory_module
 from quire.scheduler.state.prefix import PrefixIndex
@@ -42,8 +43,8 @@ def test_equal_tokens_behind_different_prefixes_are_different_blocks():
     root = index.root(0, "", "")
     [first] = index.publish(root, [b"aaaa"], [0])
     assert index.find(root, b"aaaa") is first
-    assert index.find(first, b"aaaa") is None
-    assert index.find(index.root(0, "", "salt"), b"aaaa") is None
+    assert index.find(first, b"aaaa").block == NO_BLOCK
+    assert index.find(index.root(0, "", "salt"), b"aaaa").block == NO_BLOCK
     assert index.find(index.root(0, "", ""), b"aaaa") is first
 
 

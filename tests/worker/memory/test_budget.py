@@ -71,7 +71,7 @@ def test_two_groups_share_the_blocks_and_each_has_its_block_size():
     layout = KVLayout((small, large))
     assert (layout.block_bytes, layout.block_sizes) == (512, (8, 16))
     for num_blocks in range(12):
-        held = layout.tokens_in(num_blocks)
+        held = layout.tokens_in(num_blocks, 1000)
         assert layout.blocks_for(held) <= num_blocks < layout.blocks_for(held + 1)
     capacity = fit_capacity(config(), Groups(), 8 * 512, layout, 4096)
     assert (capacity.num_blocks, capacity.max_model_len) == (8, 40)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import Admit, StepPlan
+from quire.proto.messages.plans import NO_BLOCK, Admit, StepPlan
 from quire.proto.transport.wire import ints
 from quire.worker.device.device import Device
 from quire.worker.tables.sampling_table import SamplingTable
@@ -250,3 +250,20 @@ def test_a_result_that_comes_after_its_slot_has_another_sequence_changes_nothing
     apply(slots, plan(releases=ints([1]), admits=(admission(),)))
     slots.confirm(late, np.array([1]))
     assert (slots.num_computed[1], slots.num_tokens[1], slots.num_unconfirmed[1]) == (0, 3, 0)
+
+
+def test_a_table_may_begin_behind_its_window_where_that_is_computed():
+    def admitted(num_computed, *blocks):
+        slots, upload = new_slots(), Upload(CPU, NUM_SLOTS)
+        tokens = list(range(1, 15))
+        admit = Admit(1, ints(tokens), 14, num_computed, 0, SamplingParams(), (ints(blocks),))
+        upload.begin()
+        changes = slots.apply(StepPlan(1, 1, b"", b"", b"", b"", admits=(admit,)), upload)
+        upload.send()
+        slots.write(changes)
+        return slots.block_tables[0][1, : len(blocks)].tolist()
+
+    assert admitted(8, NO_BLOCK, NO_BLOCK, 9, 3) == [0, 0, 9, 3]  # what lies there is not read, and is in the pool
+    for num_computed, blocks in ((7, (NO_BLOCK, NO_BLOCK, 9, 3)), (8, (7, NO_BLOCK, 9, 3)), (12, (NO_BLOCK,) * 4)):
+        with pytest.raises(PlanError, match=r"admits"):
+            admitted(num_computed, *blocks)

@@ -1,0 +1,58 @@
+"""A model with windows under `quire serve`, one rank and two: the tokens of transformers, whatever is cached."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from quire.proto.api import GenerateRequest
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+CONFIG = {
+    "num_hidden_layers": 5,
+    "use_sliding_window": True,
+    "sliding_window": 11,
+    "layer_types": [SLIDING, SLIDING, FULL, SLIDING, SLIDING],
+}
+NUM_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_checkpoint):
+    return tiny_checkpoint("Qwen2ForCausalLM", **CONFIG)
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """Prompts that begin alike, and what transformers makes of each."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    text = torch.randint(0, 320, (70,), generator=torch.Generator().manual_seed(3)).tolist()
+    found = []
+    for length in (1, 9, 11, 12, 30, 47, 48, 70):
+        prompt = torch.tensor([text[:length]])
+        made = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=0
+        )
+        found.append((text[:length], made[0, length:].tolist()))
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_windows_give_the_tokens_of_transformers_through_real_processes(size, serve, folder, expected):
+    flags = ("--block-size=4", "--max-num-batched-tokens=24", "--max-num-seqs=4", "--max-model-len=96")
+    engine = serve(str(folder), *flags, f"--tensor-parallel-size={size}", "--kv-cache-memory-bytes=96KiB")
+    assert "4 layers with a window of 11" in engine.log
+
+    def made(prompt):
+        asked = GenerateRequest(input=prompt, temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+        (output,) = engine.client.generate(asked).outputs
+        return list(output.token_ids)
+
+    prompts, tokens = zip(*expected, strict=True)
+    for _ in range(2):
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            assert list(pool.map(made, prompts)) == list(tokens)
+    assert engine.idle()
+    assert engine.stop() == 0

@@ -1,0 +1,202 @@
+"""Models whose layers have windows, behind the scheduler's core and a worker's runner: the tokens of transformers.
+
+Whatever no table holds any more is overwritten with NaN before each step: a kernel that looks behind a window shows it.
+"""
+
+from collections import deque
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import StepPlan
+from quire.proto.messages.requests import Submit
+from quire.proto.transport.wire import ints, plan_decoder, unpack
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core.core import Core
+from quire.scheduler.core.invariants import check
+from quire.scheduler.state.events import GroupReady, SendOutputs, StepDone, Submitted
+from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import Groups
+from quire.worker.start import start
+
+pytestmark = pytest.mark.integration
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+WINDOW, BLOCK, LENGTH = 11, 4, 96
+KINDS = {"use_sliding_window": True, "sliding_window": WINDOW, "num_hidden_layers": 5}
+MODELS = {
+    "every layer": ("MistralForCausalLM", {"sliding_window": WINDOW, "num_hidden_layers": 3}),
+    "one of five sees all": (
+        "Qwen2ForCausalLM",
+        {**KINDS, "layer_types": [SLIDING, SLIDING, FULL, SLIDING, SLIDING]},
+    ),
+    "the upper ones": ("Qwen3ForCausalLM", {**KINDS, "max_window_layers": 2, "head_dim": 16}),
+}
+
+
+class Engine:
+    """One scheduler after another around a worker in this process."""
+
+    def __init__(self, folder, **fields):
+        given = {"device": "cpu", "block_size": BLOCK, "max_model_len": LENGTH, "num_threads": 1, "max_num_seqs": 8}
+        memory = {"kv_cache_memory_bytes": 1 << 20, "max_num_batched_tokens": 128}
+        started = start(
+            WorkerConfig(**{**given, **memory, **fields, "model": str(folder)}), 0, Device("cpu", 0), Groups
+        )
+        self.runner, self.facts, self.group = started.executor, started.facts, started.group
+        self.core = None
+        self.restart()
+
+    def restart(self, **limits):
+        """Another scheduler, which knows nothing of what was served before."""
+        if self.core is not None and (left := self.core.group_epoch.running.released):
+            self.runner.collect(self.runner.launch(StepPlan(0, 0, b"", b"", b"", b"", releases=ints(left))))
+        limits = {"max_num_seqs": 8, "max_num_batched_tokens": 128} | limits
+        limits["max_num_seqs"] = min(8, limits["max_num_batched_tokens"])
+        self.core = Core(SchedulerConfig(**limits))
+        self.core.handle(GroupReady(1, self.group, self.facts), 0.0)
+        self.tokens, self.cached, self.held = {}, {}, []
+        return self
+
+    def submit(self, number, prompt, n=1, **fields):
+        fields = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, "seed": number} | fields
+        submit = Submit(number, str(number), ints(prompt), SamplingParams(**fields), n=n)
+        self.core.handle(Submitted(b"f", submit), 0.0)
+
+    def settle(self):
+        """Step, two plans in flight, until everything has ended."""
+        decoder, launched = plan_decoder(), deque()
+        while True:
+            if sent := self.core.plan(0.0):
+                self._spoil()
+                launched.append(self.runner.launch(decoder.decode(*sent[0].frames)))
+                self.held.append(self._held())
+            elif launched:
+                self._take(self.core.handle(StepDone(self.runner.collect(launched.popleft())), 0.0))
+            else:
+                break
+            check(self.core)
+        assert self.core.num_live == 0
+        return self.tokens
+
+    def _spoil(self):
+        free = torch.tensor(list(self.core.group_epoch.memory.pool.free), dtype=torch.int64)
+        for page in self.runner._cache.pages:
+            for cells in page:
+                cells[free] = torch.nan
+
+    def _held(self):
+        """Blocks that each running output holds, by group."""
+        live = self.core.group_epoch.running.live()
+        return [[len(held) for held in sequence.held_blocks] for sequence in live]
+
+    def _take(self, instructions):
+        for instruction in instructions:
+            if isinstance(instruction, SendOutputs):
+                outputs = instruction.outputs
+                numbers = np.frombuffer(outputs.numbers, "<i8").tolist()
+                columns = (unpack(c).tolist() for c in (outputs.output_indices, outputs.token_ids))
+                for number, index, token in zip(numbers, *columns, strict=True):
+                    self.tokens.setdefault((number, index), []).append(token)
+                for finish in outputs.finishes:
+                    assert finish.error == ""
+                    self.cached[finish.number] = finish.usage.cached_tokens
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request, tiny_checkpoint, reference):
+    """(folder, the continuations that transformers gives)"""
+    architecture, config = MODELS[request.param]
+    folder = tiny_checkpoint(architecture, **config)
+    return folder, partial(continued, reference, folder)
+
+
+def continued(reference, folder, prompts, count=12):
+    return [tokens[-count:] for tokens, _ in reference(folder, prompts, count)]
+
+
+@pytest.fixture(scope="module")
+def engine(model):
+    threads = torch.get_num_threads()
+    yield Engine(model[0])
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def some(prompts):
+    """Prompts of 1 to 70 tokens, on both sides of a window's and of blocks' edges."""
+    return [*prompts[:5], *prompts[8:10], prompts[13], prompts[15]]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 128])
+def test_chunks_of_any_length_give_the_tokens_of_transformers(chunk, engine, model, some):
+    expected = model[1](some)
+    for caching in (False, True):
+        engine.restart(max_num_batched_tokens=chunk, enable_prefix_caching=caching)
+        for number, prompt in enumerate(some):
+            engine.submit(number, prompt)
+        tokens = engine.settle()
+        assert [tokens[number, 0] for number in range(len(some))] == expected
+
+
+def test_a_prefix_is_found_at_every_length(engine, model, prompts):
+    longest = prompts[15]
+    asked = [[*longest[:length], 7] for length in range(1, len(longest) + 1, 3)]
+    expected = model[1](asked)
+    engine.restart()
+    engine.submit(1000, longest)
+    engine.settle()
+    for number, prompt in enumerate(asked):
+        engine.submit(number, prompt)
+        tokens = engine.settle()
+    assert [tokens[number, 0] for number in range(len(asked))] == expected
+    size = engine.facts.block_size
+    assert [engine.cached[number] for number in range(len(asked))] == [(len(one) - 1) // size * size for one in asked]
+
+
+def test_outputs_that_share_a_prompt_draw_what_they_draw_in_one_group(engine, model, prompts, monkeypatch):
+    monkeypatch.setattr("quire.worker.start.CONTEXT", 1)
+    one = Engine(model[0])
+    assert len(one.facts.block_sizes) == 1
+    drawn = []
+    for served, most in ((one, 128), (engine, 128), (engine, 5)):
+        served.restart(max_num_batched_tokens=most)
+        for number, length in enumerate((1, 11, 12, 13, 24, 40)):
+            served.submit(number, prompts[15][:length], n=3, temperature=1.0, max_tokens=30)
+        drawn.append(served.settle())
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert len(drawn[0]) == 18
+
+
+def test_preempted_outputs_go_on_alike(model, some):
+    expected = model[1](some, 24)
+    small = Engine(model[0], kv_cache_memory_bytes=76 << 10, max_num_batched_tokens=16)
+    for caching in (False, True):
+        small.restart(max_num_batched_tokens=16, enable_prefix_caching=caching)
+        for number, prompt in enumerate(some):
+            small.submit(number, prompt, max_tokens=24)
+        tokens = small.settle()
+        assert [tokens[number, 0] for number in range(len(some))] == expected
+        assert small.core.counters.num_preemptions, "nothing was preempted"
+
+
+def test_a_long_sequence_holds_no_more_than_its_windows(engine, model, prompts):
+    engine.restart(max_num_batched_tokens=8)
+    engine.submit(1, prompts[15], max_tokens=LENGTH - 70)
+    tokens = engine.settle()
+    assert tokens[1, 0] == model[1]([prompts[15]], LENGTH - 70)[0]
+    windows = engine.facts.windows
+    assert set(windows) <= {0, WINDOW}
+    assert WINDOW in windows
+    for group, (window, size) in enumerate(zip(windows, engine.facts.block_sizes, strict=True)):
+        most = max(held[group] for step in engine.held for held in step)
+        if window:  # beside the window a chunk, the token before, and what does not fill its block
+            assert most <= -(-(window + 1 + 8) // size) + 1
+        else:
+            assert most == -(-(LENGTH - 1) // size)
+    last = [held for step in engine.held[-9:] for held in step]
+    assert all(held[group] <= 4 for held in last for group, window in enumerate(windows) if window)
