@@ -190,7 +190,7 @@ def test_numbers_that_no_model_has_are_refused_at_once(tmp_path: Path, changes: 
     assert needs is None
     (refusal,) = refusals
     assert name in refusal
-    assert len(refusal) < 1000
+    assert len(refusal) < 2000  # the longest names every architecture
 
 
 @pytest.mark.parametrize(
