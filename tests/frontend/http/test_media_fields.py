@@ -213,9 +213,6 @@ def test_a_video_is_the_same_by_whatever_door_and_way_it_comes(web, watch):
         ({"mm_processor_kwargs": {"size": {"shortest_edge": 10**17}}}, "mm_processor_kwargs.size.shortest_edge"),
         ({"mm_processor_kwargs": {"max_pixels": 1 << 40}}, "mm_processor_kwargs.max_pixels"),
         ({"mm_processor_kwargs": {"size": {"longest_edge": 1 << 40}}}, "mm_processor_kwargs.size.longest_edge"),
-        ({"media_io_kwargs": {"video": {"num_frames": 1 << 40}}}, "media_io_kwargs.video.num_frames"),
-        ({"media_io_kwargs": {"video": {"fps": 1e-20}}}, "media_io_kwargs.video.fps"),
-        ({"mm_processor_kwargs": {"fps": 5e-324}}, "mm_processor_kwargs.fps"),
     ],
 )
 def test_settings_that_a_model_cannot_follow_are_refused_by_name(web, watch, more, field):
@@ -225,6 +222,27 @@ def test_settings_that_a_model_cannot_follow_are_refused_by_name(web, watch, mor
             for part in (VIDEO, picture):
                 response = await w.client.post(CHAT, json=asked(part, **more))
                 assert (response.status_code, response.json()["error"]["param"]) == (400, field), response.text
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"media_io_kwargs": {"video": {"num_frames": 1 << 40}}}, "media_io_kwargs.video.num_frames"),
+        ({"media_io_kwargs": {"video": {"fps": 1e-20}}}, "media_io_kwargs.video.fps"),
+        ({"mm_processor_kwargs": {"fps": 5e-324}}, "mm_processor_kwargs.fps"),
+    ],
+)
+def test_settings_of_videos_are_refused_beside_a_video_and_mean_nothing_beside_an_image(web, watch, more, field):
+    async def main():
+        async with web(**watch) as w:
+            w.answers([75])
+            response = await w.client.post(CHAT, json=asked(VIDEO, **more))
+            assert (response.status_code, response.json()["error"]["param"]) == (400, field), response.text
+            picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64_of(PICTURE)}"}}
+            response = await w.client.post(CHAT, json=asked(picture, **more))
+            assert response.status_code == 200, response.text
 
     asyncio.run(main())
 

@@ -94,7 +94,10 @@ def test_a_video_is_read_from_where_it_says(tmp_path: Path) -> None:
         (VideoPart(url="data:video/jpeg;base64,YQ==,?"), "frame 1: the base64 is cut off"),
         (VideoPart(url="data:video/mp4;base64,YQ==,YQ=="), "the base64 "),
         (VideoPart(url="data:video/jpeg;base64,YQ==" + ",YQ==" * 4096), "has 4097 frames"),
-        (VideoPart(url="data:video/jpeg;base64," + "A" * 80000 + "," + "A" * 80000), "frame 1: has more than"),
+        (
+            VideoPart(url="data:video/jpeg;base64," + "A" * 80000 + "," + "A" * 80000),
+            "frame 1: with those before it has more than",
+        ),
         (VideoPart(url="clip.mp4"), "is no URL that is read here"),
         (VideoPart(url="file:///clip.mp4"), "no file of the server may be read"),
         (VideoPart(url="https://videos.example/clip.mp4"), "nothing is fetched from the web here"),
