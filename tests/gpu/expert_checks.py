@@ -10,7 +10,6 @@ from report import Case, Report
 from tensors import poisoned, row_error
 
 from quire.kernels.experts.experts import experts, experts_reference
-from quire.kernels.experts.pack import pack_experts
 from quire.kernels.experts.route import NOWHERE, Routing, route, route_reference
 
 Sizes = tuple[int, int, int, int]
@@ -56,21 +55,20 @@ def _experts(report: Report, device: torch.device, sizes: Sizes, dtype: torch.dt
     ids[2::3] = NOWHERE
     ids[: count // 2, 0] = 1  # one expert has many, and some have none
     weights = torch.rand(count, k, device=device)
-    packed = pack_experts(gate_up.clone(), down.clone())
     half = num_experts // 2
     detail = f"{sizes} {count}"
     with poisoned():
-        got = experts(x, ids, weights, *packed, "silu", 0)
+        got = experts(x, ids, weights, gate_up, down, "silu", 0)
     wanted = experts_reference(x.double(), ids, weights, gate_up.double(), down.double(), "silu", 0)
     report.number(f"experts {dtype}", row_error(got, wanted), LIMITS[dtype], detail)
     own = gate_up[half:].contiguous(), down[half:].contiguous()
     with poisoned():
-        part = experts(x, ids, weights, *pack_experts(*(one.clone() for one in own)), "silu", half)
+        part = experts(x, ids, weights, *own, "silu", half)
     wanted = experts_reference(x.double(), ids, weights, *(one.double() for one in own), "silu", half)
     report.number(f"experts of a rank {dtype}", row_error(part, wanted), LIMITS[dtype], detail)
     if count > 1:
         x[1] = torch.nan
-        spoilt = experts(x, ids, weights, *packed, "silu", 0)
+        spoilt = experts(x, ids, weights, gate_up, down, "silu", 0)
         others = [row for row in range(count) if row != 1]
         report.holds("experts: a NaN row shows", bool(spoilt[1].isnan().all()), detail)
         report.equal("experts: a NaN row stays in its row", spoilt[others], got[others], detail)

@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from quire.kernels.experts.experts import experts
-from quire.kernels.experts.pack import pack_experts
 from quire.kernels.experts.route import Routing, route
 from quire.kernels.linear.linear import linear
 from quire.kernels.linear.pack import pack
@@ -46,12 +45,6 @@ class Experts(ShardedModule):
         self.declare("gate_up", context.dtype, tuple(wide), (spec.num_experts, 2 * share.length, hidden))
         down = (Part(f"{n}.down", (every, share), index=(n,)) for n in numbers)
         self.declare("down", context.dtype, tuple(down), (spec.num_experts, hidden, share.length))
-
-    def finish(self) -> None:
-        for name, packed in zip(
-            ("gate_up", "down"), pack_experts(self.stored("gate_up"), self.stored("down")), strict=True
-        ):
-            self.register_parameter(name, nn.Parameter(packed, requires_grad=False))
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x [T, hidden], the experts of each token and what they count, [T, k] -> this rank's share of their sum."""
