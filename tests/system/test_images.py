@@ -110,7 +110,9 @@ def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, mod
     engine = serve(str(model), *ENGINES[name])
     num_preemptions = 0
     with ThreadPoolExecutor(len(CHATS)) as pool:
-        for _ in range(2):  # the second time out of the cache
+        for turn in range(10):  # the second time out of the cache; on a busy machine the chats may not meet at once
+            if turn > 1 and (num_preemptions > 0 or name != "preempted"):
+                break
             answers = dict(zip(CHATS, pool.map(lambda chat: answer(engine, chat), CHATS), strict=True))
             assert {chat: found[:2] for chat, found in answers.items()} == expected
             num_preemptions += sum(found[2] for found in answers.values())
