@@ -100,7 +100,7 @@ class Reference:
 
     def _with_video(self, text, times, rows, columns):
         pads = "<video>" * (rows * columns // MERGE**2)
-        if self._family.name != "Qwen3VL":
+        if not self._family.name.startswith("Qwen3VL"):
             return text.replace(VIDEO, pads * times, 1)
         spelled = "".join(
             f"<{self._second(index, times):.1f} seconds><|vision_start|>{pads}<|vision_end|>" for index in range(times)

@@ -85,6 +85,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
             qwen2_5_vl.read_qwen2_5_vl, qwen2_5_vl.NAMES, qwen2_vl.TOWER_TENSORS
         ),
         "Qwen3VLForConditionalGeneration": Architecture(qwen3_vl.read_qwen3_vl, qwen3_vl.NAMES, qwen3_vl.TOWER_TENSORS),
+        "Qwen3VLMoeForConditionalGeneration": Architecture(
+            qwen3_vl.read_qwen3_vl_moe, qwen3_vl.MOE_NAMES, qwen3_vl.TOWER_TENSORS
+        ),
         "InternVLForConditionalGeneration": Architecture(
             internvl.read_internvl, internvl.NAMES, internvl.TOWER_TENSORS, internvl.HEAD
         ),
@@ -230,6 +233,8 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
     names = architecture.names
     if isinstance(spec, ModelSpec) and (attention := spec.layers[0].attention).rope.interleaved:
         names = llama.apart(names, attention)
+    if isinstance(spec, ModelSpec) and spec.experts:
+        names = names.of_experts(spec.experts[0].num_experts)
     if isinstance(spec, ModelSpec) and (spec.tied_embeddings or spec.pooling is not None):
         names = names.ignoring(r"(language_model\.)?lm_head\.\w+")
     if architecture.tower and isinstance(spec, ModelSpec) and spec.vision is None:

@@ -18,6 +18,26 @@ class Stored(NamedTuple):
 
     shape: tuple[int, ...]
     regions: tuple[Region, ...]
+    transposed: bool = False
+    """Its last two axes are those of the parts the other way around."""
+    either_way: bool = False
+    """It may be held so, too: its shape tells."""
+
+    def of_shape(self, shape: tuple[int, ...]) -> "Stored":
+        """The way in which a tensor of this shape is held. CheckpointError where it tells nothing, or is another."""
+        if self.either_way and self.shape[-1] == self.shape[-2]:
+            raise CheckpointError(
+                f"is {self.shape[-2]} by {self.shape[-1]}, so its shape does not tell outputs from inputs, which "
+                "checkpoints hold in either order; use one that has a tensor for each expert"
+            )
+        turned = (*self.shape[:-2], *self.shape[:-3:-1])
+        if self.either_way and shape == turned:
+            regions = ((*region[:-2], *region[:-3:-1]) for region in self.regions)
+            return Stored(turned, tuple(regions), transposed=True)
+        if shape != self.shape:
+            either = f", or {list(turned)}" if self.either_way else ""
+            raise CheckpointError(f"has shape {list(shape)}, the config describes {list(self.shape)}{either}")
+        return self
 
 
 Layout = Callable[[tuple[Part, ...]], Stored]
@@ -36,6 +56,19 @@ def side_by_side(parts: tuple[Part, ...]) -> Stored:
         for start, end in zip((0, *ends), ends, strict=False)
     )
     return Stored((*before, ends[-1], *after), regions)
+
+
+def stacked(parts: tuple[Part, ...]) -> Stored:
+    """The parts of the first expert side by side, then those of the next: one behind another on an axis in front."""
+    own = [part for part in parts if part.index == parts[0].index]
+    shape, regions, *_ = side_by_side(tuple(own))
+    count = len(parts) // len(own)
+    return Stored((count, *shape), tuple((number, *region) for number in range(count) for region in regions))
+
+
+def stacked_either_way(parts: tuple[Part, ...]) -> Stored:
+    """`stacked`, of matrices that have their outputs first or their inputs."""
+    return stacked(parts)._replace(either_way=True)
 
 
 def of_inputs(parts: tuple[Part, ...]) -> Stored:
@@ -73,9 +106,9 @@ class PairsApart:
         return Stored(stored.shape, ((*region[: part.axis], order, *region[part.axis + 1 :]),))
 
 
-def share_of(region: Region, part: Part) -> Region:
+def share_of(region: Region, part: Part, *, transposed: bool = False) -> Region:
     """The region of what this rank holds of the part."""
-    axes = iter(part.axes)
+    axes = iter(reversed(part.axes) if transposed else part.axes)
     return tuple(
         indices if isinstance(indices, int) else indices[(axis := next(axes)).start : axis.stop] for indices in region
     )

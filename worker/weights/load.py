@@ -43,6 +43,8 @@ class Piece(NamedTuple):
 
     place: Place
     region: Region
+    transposed: bool
+    """Its two axes are those of the place the other way around."""
 
 
 def places(model: nn.Module) -> Iterator[Place]:
@@ -86,13 +88,11 @@ def match(model: nn.Module, source: WeightSource, names: NameMap) -> dict[str, t
             for place in own:
                 _refuse_dtype(name, stored, place.parameter)
         try:
-            expected, regions = targets.layout(tuple(place.part for place in own))
+            held = targets.layout(tuple(place.part for place in own)).of_shape(source.shape(name))
         except CheckpointError as error:
             raise CheckpointError(f"{name}: {error}") from error
-        shape = source.shape(name)
-        if shape != expected:
-            raise CheckpointError(f"{name}: has shape {list(shape)}, the config describes {list(expected)}")
-        matched[name] = tuple(map(Piece, own, regions))
+        pieces = zip(own, held.regions, strict=True)
+        matched[name] = tuple(Piece(place, region, held.transposed) for place, region in pieces)
     missing = [path for path in wanted if path not in filled]
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
@@ -126,10 +126,11 @@ def _fill(source: WeightSource, name: str, piece: Piece) -> int:
     part, parameter = piece.place.part, piece.place.parameter
     if part.num_elements == 0:
         return 0
-    region = share_of(piece.region, part)
+    region = share_of(piece.region, part, transposed=piece.transposed)
     tensor = source.read(name, covering(region))
     _refuse_dtype(name, tensor.dtype, parameter)
-    part.of(parameter).copy_(_select(tensor, region))
+    share = _select(tensor, region)
+    part.of(parameter).copy_(share.T if piece.transposed else share)
     return tensor.nbytes
 
 

@@ -29,6 +29,8 @@ class NameRule:
     parts: tuple[str, ...] = ("",)
     """Parts that one tensor fills: `target` has a {part} for each, and `layout` knows where they lie."""
     layout: Layout = side_by_side
+    of_experts: bool = False
+    """The tensor has these parts of every expert, and each is named after its number: "3.gate"."""
 
     def apply(self, name: str) -> Targets | None:
         match = re.fullmatch(self.pattern, name)
@@ -54,6 +56,15 @@ class NameMap:
             for rule in self.rules
         )
         return replace(self, rules=tuple(rules))
+
+    def of_experts(self, count: int) -> "NameMap":
+        """The same map, its tensors of all experts those of so many."""
+
+        def expanded(rule: NameRule) -> NameRule:
+            parts = tuple(f"{number}.{part}" for number in range(count) for part in rule.parts)
+            return replace(rule, parts=parts, of_experts=False) if rule.of_experts else rule
+
+        return replace(self, rules=tuple(map(expanded, self.rules)))
 
     def ignoring(self, *patterns: str) -> "NameMap":
         """The same map, with more names ignored."""

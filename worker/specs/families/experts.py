@@ -6,6 +6,7 @@ from typing import Final
 from quire.worker.fields import Config, activation, count, counts, flag, integer, num_layers
 from quire.worker.specs.families import llama
 from quire.worker.specs.spec import ExpertsSpec, FeedForwardSpec, LayerSpec, ModelSpec
+from quire.worker.weights.layout import Layout
 from quire.worker.weights.names import NameRule
 from quire.worker.weights.parts import ModelError
 
@@ -37,19 +38,38 @@ QWEN3_MOE_DEFAULTS: Final[Config] = {
 """Values that transformers takes for a key that config.json leaves out."""
 
 _LAYER: Final = r"(model\.)?layers\.(?P<n>\d+)\."
-_EXPERTS: Final = rf"{_LAYER}mlp\.experts\.(?P<e>\d+)\."
 _MIXTRAL: Final = rf"{_LAYER}block_sparse_moe\."
 _HERE: Final = "blocks.{n}.mlp."
+
+
+def qwen_rules(layer: str) -> tuple[NameRule, ...]:
+    """Rules for experts with a tensor each. `layer`: pattern of what stands before the tensors of a layer."""
+    expert = rf"{layer}mlp\.experts\.(?P<e>\d+)\."
+    return (
+        NameRule(rf"{layer}mlp\.gate\.weight", _HERE + "router.experts.weight"),
+        NameRule(rf"{expert}(?P<part>gate|up)_proj\.weight", _HERE + "experts.{e}.{part}.gate_up"),
+        NameRule(rf"{expert}down_proj\.weight", _HERE + "experts.{e}.down.down"),
+    )
+
+
+def stacked_rules(layer: str, layout: Layout) -> tuple[NameRule, ...]:
+    """Rules for experts that have two tensors together."""
+    all_of, fills = rf"{layer}mlp\.experts\.", _HERE + "experts.{part}."
+    return (
+        NameRule(rf"{all_of}gate_up_proj", f"{fills}gate_up", ("gate", "up"), layout, of_experts=True),
+        NameRule(rf"{all_of}down_proj", f"{fills}down", ("down",), layout, of_experts=True),
+    )
+
+
 NAMES: Final = replace(
     llama.NAMES,
     rules=(
         *llama.NAMES.rules,
-        NameRule(rf"{_EXPERTS}(?P<part>gate|up)_proj\.weight", _HERE + "experts.{e}.{part}.gate_up"),
-        NameRule(rf"{_EXPERTS}down_proj\.weight", _HERE + "experts.{e}.down.down"),
+        *qwen_rules(_LAYER),
         NameRule(rf"{_MIXTRAL}experts\.(?P<e>\d+)\.w1\.weight", _HERE + "experts.{e}.gate.gate_up"),
         NameRule(rf"{_MIXTRAL}experts\.(?P<e>\d+)\.w3\.weight", _HERE + "experts.{e}.up.gate_up"),
         NameRule(rf"{_MIXTRAL}experts\.(?P<e>\d+)\.w2\.weight", _HERE + "experts.{e}.down.down"),
-        NameRule(rf"{_LAYER}(mlp|block_sparse_moe)\.gate\.weight", _HERE + "router.experts.weight"),
+        NameRule(rf"{_MIXTRAL}gate\.weight", _HERE + "router.experts.weight"),
         NameRule(rf"{_LAYER}mlp\.shared_expert_gate\.weight", _HERE + "router.shared.weight"),
         NameRule(
             rf"{_LAYER}mlp\.shared_expert\.(?P<part>gate|up)_proj\.(?P<tensor>\w+)",

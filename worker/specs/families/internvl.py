@@ -62,7 +62,7 @@ _IN_PROJECTOR: Final = {"layer_norm": "norm", "linear_1": "up", "linear_2": "dow
 
 def _in_batch(parts: tuple[Part, ...]) -> Stored:
     """A part behind axes of length one, so that there are three."""
-    shape, (region,) = side_by_side(parts)
+    shape, (region,), *_ = side_by_side(parts)
     before = 3 - len(shape)
     return Stored((1,) * before + shape, ((0,) * before + region,))
 

@@ -1,6 +1,7 @@
-"""Qwen3-VL: the decoder of Qwen3 with positions of three axes, and a tower whose rows it reads in its first layers, too
-(DeepStack, Meng et al., 2024)."""
+"""Qwen3-VL: the decoder of Qwen3, or of Qwen3-MoE, with positions of three axes, and a tower whose rows it reads in its
+first layers, too (DeepStack, Meng et al., 2024)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Final
@@ -16,6 +17,7 @@ from quire.worker.fields import (
     shown,
     ungated_activation,
 )
+from quire.worker.specs.families import experts
 from quire.worker.specs.families.llama import decoder_names, read_qwen3
 from quire.worker.specs.families.qwen_vl import (
     TENSOR,
@@ -29,6 +31,7 @@ from quire.worker.specs.families.qwen_vl import (
 from quire.worker.specs.rope import read_pair_axes
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import linear_elements
+from quire.worker.weights.layout import stacked_either_way
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
@@ -59,12 +62,24 @@ NAMES: Final[NameMap] = replace(
     ),
 )
 """A quantization names the decoder's layers alone: the tower stays as it is."""
+_LAYER: Final = r"model\.language_model\.layers\.(?P<n>\d+)\."
+MOE_NAMES: Final[NameMap] = replace(
+    NAMES,
+    rules=(*NAMES.rules, *experts.qwen_rules(_LAYER), *experts.stacked_rules(_LAYER, stacked_either_way)),
+)
+"""Published checkpoints hold the matrices of experts with their inputs first; transformers writes outputs first."""
 
 TEXT_DEFAULTS: Final[Config] = {
     "max_position_embeddings": 128_000,
     "num_key_value_heads": 32,
     "head_dim": 128,
     "rope_theta": 500_000.0,
+}
+MOE_DEFAULTS: Final[Config] = {
+    **TEXT_DEFAULTS,
+    "num_key_value_heads": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1408,
 }
 SECTIONS: Final = (24, 20, 20)
 DEEPSTACK: Final = (8, 16, 24)
@@ -94,7 +109,24 @@ class Qwen3VisionSpec(QwenVisionSpec):
 
 
 def read_qwen3_vl(config: Config, generation: Config) -> ModelSpec:
-    text = {"eos_token_id": config.get("eos_token_id"), **TEXT_DEFAULTS, **section(config, TEXT)}
+    return _read(config, generation, TEXT_DEFAULTS, read_qwen3)
+
+
+def read_qwen3_vl_moe(config: Config, generation: Config) -> ModelSpec:
+    """The weights of a token's experts are always divided by their sum."""
+
+    def read_text(text: Config, generation: Config) -> ModelSpec:
+        text = {"num_experts": text.get("num_local_experts", 60), **text}  # saved under either name
+        return experts.read_qwen3_moe({**text, "norm_topk_prob": True}, generation)
+
+    return _read(config, generation, MOE_DEFAULTS, read_text)
+
+
+def _read(
+    config: Config, generation: Config, defaults: Config, read_text: Callable[[Config, Config], ModelSpec]
+) -> ModelSpec:
+    """The decoder as `read_text` reads its section, `defaults` for what that leaves out, and the tower."""
+    text = {"eos_token_id": config.get("eos_token_id"), **defaults, **section(config, TEXT)}
     outside = {
         "architectures": config["architectures"],
         "dtype": dtype_name(config) or dtype_name(text),
@@ -102,7 +134,7 @@ def read_qwen3_vl(config: Config, generation: Config) -> ModelSpec:
         "use_sliding_window": False,
     }
     with inside(TEXT):
-        spec = read_qwen3({**text, **outside}, generation)
+        spec = read_text({**text, **outside}, generation)
         head_dim = spec.layers[0].attention.head_dim
         axes = read_pair_axes(text, head_dim, SECTIONS, interleaved=True)
     tower = section(config, VISION)

@@ -12,8 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 import tiny_qwen2_5_vl
 import tiny_qwen2_vl
 import tiny_qwen3_vl
+import tiny_qwen3_vl_moe
 
-FAMILIES = {one.FAMILY.name: one.FAMILY for one in (tiny_qwen2_vl, tiny_qwen2_5_vl, tiny_qwen3_vl)}
+FAMILIES = {one.FAMILY.name: one.FAMILY for one in (tiny_qwen2_vl, tiny_qwen2_5_vl, tiny_qwen3_vl, tiny_qwen3_vl_moe)}
 
 
 @pytest.fixture(scope="session")

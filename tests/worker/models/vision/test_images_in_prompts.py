@@ -24,6 +24,11 @@ MODELS = {
     },
     "rows of the last block alone": {"text": TEXT, "vision": {"deepstack_visual_indexes": []}},
     "one more layer than rows": {"text": TEXT, "vision": {"deepstack_visual_indexes": [0, 1, 2]}},
+    "experts": {"family": "Qwen3VLMoe"},
+    "experts, one layer in two": {
+        "family": "Qwen3VLMoe",
+        "text": {"mlp_only_layers": [], "decoder_sparse_step": 2, "num_hidden_layers": 4},
+    },
     "Qwen2-VL": {"family": "Qwen2VL"},
     "Qwen2-VL, tied": {"family": "Qwen2VL", "text": {"tie_word_embeddings": True}},
     "Qwen2.5-VL": {"family": "Qwen2_5_VL"},
@@ -96,7 +101,7 @@ def test_tokens_behind_images_are_those_of_transformers(model, parts, seeing_che
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 7])
-@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL"])
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe"])
 def test_chunks_may_cut_an_image_anywhere(family, chunk, seeing_checkpoint, load, greedy):
     folder = seeing_checkpoint(family)
     asked = asking(folder, "an image between texts")
@@ -141,7 +146,7 @@ def replace_source(asked, shift):
     return Shifted(asked.tokens, asked.kinds, asked.pictures)
 
 
-@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL"])
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe"])
 def test_without_its_tower_it_is_a_model_of_text(family, seeing_checkpoint, load, greedy):
     """One axis of positions, none of the tower's memory, and the same tokens."""
     folder = seeing_checkpoint(family)
