@@ -3,12 +3,30 @@
 Shape legend: T tokens, k experts of each, E experts that lie here, H hidden size, I inner size of an expert.
 """
 
+from typing import Literal, get_args
+
 import torch
 from torch.nn.functional import linear as torch_linear
 
 from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
-from quire.kernels.linear.activation import Gate, check_gate, gated_activation_reference
+from quire.kernels.linear.activation import Gate, gated_activation_reference, quick_gelu
+
+ExpertGate = Literal[Gate, "swigluoai"]
+"""Gates of experts. `swigluoai` is that of gpt-oss: both halves are held within a limit, and up counts from -1 on."""
+LIMIT = 7.0
+"""The most of a `swigluoai` gate, and of its up half to either side."""
+
+
+def gate_experts(x: torch.Tensor, kind: ExpertGate) -> torch.Tensor:
+    """`kind(gate) * up` of the two halves of the last dimension: x [T, 2 * D] -> [T, D]; see `ExpertGate`.
+
+    `swigluoai`: `quick_gelu(min(gate, LIMIT)) * (clamp(up, -LIMIT, LIMIT) + 1)`, in float32 at least, rounded once.
+    """
+    if kind != "swigluoai":
+        return gated_activation_reference(x, kind)
+    gate, up = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
+    return (quick_gelu(gate.clamp(max=LIMIT)) * (up.clamp(-LIMIT, LIMIT) + 1)).to(x.dtype)
 
 
 def experts_reference(
@@ -17,20 +35,24 @@ def experts_reference(
     weights: torch.Tensor,
     gate_up: torch.Tensor,
     down: torch.Tensor,
-    kind: Gate,
+    kind: ExpertGate,
     first: int,
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`sum_j weights[:, j] * down[e_j] @ (kind(gate) * up)`, gate and up of `gate_up[e_j] @ x`: [T, H].
+    """`sum_j weights[:, j] * (down[e_j] @ kind(gate, up) + down_bias[e_j])`, both of `gate_up[e_j] @ x + its bias`.
 
     x [T, H], ids int32 [T, k], weights float32 [T, k]; gate_up [E, 2 * I, H], gate rows before up rows, and down
-    [E, H, I], of x's dtype. Here lie the experts first..first + E - 1: others add nothing, and a token without any gets
-    zeros. Both products and the gate are rounded to x's dtype, the sum goes from j = 0 on in float32.
+    [E, H, I], biases [E, 2 * I] and [E, H], of x's dtype; the result is [T, H]. Here lie the experts
+    first..first + E - 1: others add nothing, and a token without any gets zeros. Both products, with their biases, and
+    the gate are rounded to x's dtype, the sum goes from j = 0 on in float32.
     """
     results = x.new_zeros((*ids.shape, x.shape[1]))
     for expert in range(len(gate_up)):
         token, place = (ids == first + expert).nonzero(as_tuple=True)
-        inner = gated_activation_reference(torch_linear(x[token], gate_up[expert]), kind)
-        results[token, place] = torch_linear(inner, down[expert])
+        biases = (None if bias is None else bias[expert] for bias in (gate_up_bias, down_bias))
+        inner = gate_experts(torch_linear(x[token], gate_up[expert], next(biases)), kind)
+        results[token, place] = torch_linear(inner, down[expert], next(biases))
     here = (ids >= first) & (ids < first + len(gate_up))
     wide = torch.promote_types(x.dtype, torch.float32)
     total = x.new_zeros(x.shape, dtype=wide)
@@ -40,14 +62,34 @@ def experts_reference(
     return total.to(x.dtype)
 
 
+def check_biases(
+    gate_up_bias: torch.Tensor | None, down_bias: torch.Tensor | None, sizes: tuple[int, int, int], x: torch.Tensor
+) -> None:
+    """Raise ValueError unless each is None or of x's dtype and [E, 2 * I], [E, H]; sizes: (E, 2 * I, H)."""
+    for name, bias, size in (("gate_up_bias", gate_up_bias, sizes[1]), ("down_bias", down_bias, sizes[2])):
+        if bias is not None:
+            check_tensor(name, bias, (sizes[0], size), (x.dtype,), x.device)
+            check_contiguous(**{name: bias})
+
+
+def check_kind(kind: ExpertGate, wide: int) -> None:
+    """Raise ValueError unless experts can end so many outputs in this gate."""
+    if kind not in get_args(ExpertGate):
+        raise ValueError(f"kind: expected one of {', '.join(get_args(ExpertGate))}, got {kind!r}")
+    if wide % 2:
+        raise ValueError(f"gate_up: holds gate rows and up rows, so an even number of outputs, got {wide}")
+
+
 def _check(
     x: torch.Tensor,
     ids: torch.Tensor,
     weights: torch.Tensor,
     gate_up: torch.Tensor,
     down: torch.Tensor,
-    kind: Gate,
+    kind: ExpertGate,
     first: int,
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
 ) -> None:
     check_tensor("x", x, (None, None), FLOATS, x.device)
     num_tokens, hidden = x.shape
@@ -57,7 +99,8 @@ def _check(
     num_experts, wide, _ = gate_up.shape
     check_tensor("down", down, (num_experts, hidden, wide // 2), (x.dtype,), x.device)
     check_contiguous(x=x, ids=ids, weights=weights, gate_up=gate_up, down=down)
-    check_gate(kind, wide)
+    check_biases(gate_up_bias, down_bias, (num_experts, wide, hidden), x)
+    check_kind(kind, wide)
 
 
 experts = Operation(

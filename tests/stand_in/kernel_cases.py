@@ -210,6 +210,10 @@ def _experts() -> None:
                 experts(x, ids, torch.ones((rows, k)), gate_up, down, "silu", first)
         for kind in GATES:
             experts(x[:1], ids[:1], torch.ones((1, k)), gate_up, down, kind, 0)
+        biases = torch.empty((count, 2 * inner), dtype=dtype), torch.empty((count, hidden), dtype=dtype)
+        for rows in (1, 17):
+            x, ids = torch.empty((rows, hidden), dtype=dtype), torch.zeros((rows, k), dtype=torch.int32)
+            experts(x, ids, torch.ones((rows, k)), gate_up, down, "swigluoai", 0, *biases)
     bias = torch.zeros(256)
     for rows in COUNTS:
         slots = torch.zeros(rows, dtype=torch.int64)

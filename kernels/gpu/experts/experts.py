@@ -6,12 +6,12 @@ What is launched hangs on the number of tokens alone, never on where they go: a 
 import torch
 import triton
 
+from quire.kernels.experts.experts import ExpertGate
 from quire.kernels.gpu.experts.few import few_inner_kernel, few_outer_kernel
 from quire.kernels.gpu.experts.products import experts_inner_kernel, experts_outer_kernel, sum_experts_kernel
 from quire.kernels.gpu.experts.sort import sort_by_expert
 from quire.kernels.gpu.experts.tiles import FEW_TILES, SUM_BLOCK, are_few, most_tiles, product_tiles
 from quire.kernels.gpu.tile_table import Tiles
-from quire.kernels.linear.activation import Gate
 
 
 def experts(
@@ -20,15 +20,17 @@ def experts(
     weights: torch.Tensor,
     gate_up: torch.Tensor,
     down: torch.Tensor,
-    kind: Gate,
+    kind: ExpertGate,
     first: int,
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `quire.kernels.experts.experts`."""
     num_pairs, count = ids.numel(), gate_up.shape[0]
     if are_few(num_pairs, count) or not x.numel():
-        return few_experts(x, ids, weights, gate_up, down, kind, first)
+        return few_experts(x, ids, weights, gate_up, down, kind, first, gate_up_bias, down_bias)
     tiles = (product_tiles(num_pairs, count, x.dtype, gated=gated) for gated in (True, False))
-    return sorted_experts(x, ids, weights, gate_up, down, kind, first, *tiles)
+    return sorted_experts(x, ids, weights, gate_up, down, kind, first, *tiles, gate_up_bias, down_bias)
 
 
 def few_experts(
@@ -37,8 +39,10 @@ def few_experts(
     weights: torch.Tensor,
     gate_up: torch.Tensor,
     down: torch.Tensor,
-    kind: Gate,
+    kind: ExpertGate,
     first: int,
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`experts`, each pair by itself."""
     (num_tokens, hidden), k = x.shape, ids.shape[1]
@@ -48,10 +52,22 @@ def few_experts(
         return out
     block_o, options = FEW_TILES["block_o"], _options(FEW_TILES)
     few_inner_kernel[(triton.cdiv(inner, block_o), num_tokens * k)](
-        x, ids, weights, gate_up, opened, hidden, inner, first, EXPERTS=count, K=k, KIND=kind, **options
+        x, ids, weights, gate_up, gate_up_bias, opened, hidden, inner, first, EXPERTS=count, K=k, KIND=kind, **options
     )
     few_outer_kernel[(triton.cdiv(hidden, block_o), num_tokens)](
-        opened, ids, down, out, inner, hidden, first, EXPERTS=count, K=k, K_BLOCK=triton.next_power_of_2(k), **options
+        opened,
+        ids,
+        weights,
+        down,
+        down_bias,
+        out,
+        inner,
+        hidden,
+        first,
+        EXPERTS=count,
+        K=k,
+        K_BLOCK=triton.next_power_of_2(k),
+        **options,
     )
     return out
 
@@ -62,10 +78,12 @@ def sorted_experts(
     weights: torch.Tensor,
     gate_up: torch.Tensor,
     down: torch.Tensor,
-    kind: Gate,
+    kind: ExpertGate,
     first: int,
     inner_tiles: Tiles,
     outer_tiles: Tiles,
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`experts` by given tiles of the two products."""
     (num_tokens, hidden), k = x.shape, ids.shape[1]
@@ -78,6 +96,7 @@ def sorted_experts(
         pairs,
         starts,
         gate_up,
+        gate_up_bias,
         opened,
         hidden,
         inner,
@@ -93,6 +112,7 @@ def sorted_experts(
         pairs,
         starts,
         down,
+        down_bias,
         results,
         inner,
         hidden,

@@ -7,7 +7,7 @@ pair's result counts is multiplied into its inner row, so that one sum runs over
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.linear.activation import gated
+from quire.kernels.gpu.experts.gate import gate_experts
 
 _COLUMNS = tl.constexpr(16)
 """Columns of the narrowest matrix instruction."""
@@ -19,6 +19,7 @@ def few_inner_kernel(
     ids,
     weights,
     gate_up,
+    gate_up_bias,
     out,
     hidden,
     inner,
@@ -50,7 +51,12 @@ def few_inner_kernel(
         gate = tl.dot(tl.load(gate_rows + place, known, 0.0), tile, gate, input_precision="ieee")
         up = tl.dot(tl.load(up_rows + place, known, 0.0), tile, up, input_precision="ieee")
     kind: tl.constexpr = out.dtype.element_ty
-    opened = gated(tl.sum(gate, 1).to(kind), tl.sum(up, 1).to(kind), KIND)
+    gates, ups = tl.sum(gate, 1), tl.sum(up, 1)
+    if gate_up_bias is not None:
+        place = gate_up_bias + expert.to(tl.int64) * (2 * inner) + outputs
+        gates += tl.load(place, outputs < inner, 0.0).to(tl.float32)
+        ups += tl.load(place + inner, outputs < inner, 0.0).to(tl.float32)
+    opened = gate_experts(gates.to(kind), ups.to(kind), KIND)
     opened = (opened.to(tl.float32) * tl.load(weights + pair)).to(kind)
     tl.store(out + pair * inner + outputs, opened, outputs < inner)
 
@@ -59,7 +65,9 @@ def few_inner_kernel(
 def few_outer_kernel(
     x,
     ids,
+    weights,
     down,
+    down_bias,
     out,
     inner,
     hidden,
@@ -70,7 +78,10 @@ def few_outer_kernel(
     BLOCK_O: tl.constexpr,
     BLOCK_I: tl.constexpr,
 ):
-    """Grid (columns of hidden, T): the sum of x [T * K, inner] by down [E, hidden, inner]; out [T, hidden]."""
+    """Grid (columns of hidden, T): the sum of x [T * K, inner] by down [E, hidden, inner]; out [T, hidden].
+
+    weights: for the biases; in x they are already.
+    """
     token = tl.program_id(1).to(tl.int64)
     outputs = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     rows = tl.where(outputs < hidden, outputs, 0)[:, None] * inner
@@ -89,4 +100,12 @@ def few_outer_kernel(
         tile = tl.load(x + (token * K + choice) * inner + place, real & known, 0.0)
         matrix = down + tl.where(here, expert, 0).to(tl.int64) * hidden * inner
         sums = tl.dot(tl.load(matrix + rows + place, known, 0.0), tl.trans(tile), sums, input_precision="ieee")
-    tl.store(out + token * hidden + outputs, tl.sum(sums, 1).to(out.dtype.element_ty), outputs < hidden)
+    total = tl.sum(sums, 1)
+    if down_bias is not None:
+        for choice in range(K):
+            expert = tl.load(ids + token * K + choice) - first
+            here = (expert >= 0) & (expert < EXPERTS)
+            place = down_bias + tl.where(here, expert, 0).to(tl.int64) * hidden + outputs
+            bias = tl.load(place, here & (outputs < hidden), 0.0).to(tl.float32)
+            total += tl.where(here, tl.load(weights + token * K + choice), 0.0) * bias
+    tl.store(out + token * hidden + outputs, total.to(out.dtype.element_ty), outputs < hidden)

@@ -7,9 +7,9 @@ operations. A tile that no expert fills ends at once: as many are launched as T 
 import triton
 import triton.language as tl
 
+from quire.kernels.gpu.experts.gate import gate_experts
 from quire.kernels.gpu.experts.sort import tile_of
 from quire.kernels.gpu.experts.tiles import AS_ROWS
-from quire.kernels.gpu.linear.activation import gated
 
 _AS_ROWS = tl.constexpr(AS_ROWS)
 
@@ -32,11 +32,19 @@ def _sums(ROWS: tl.constexpr, BLOCK_O: tl.constexpr):
 
 
 @triton.jit
+def add_bias(sums, bias, outputs, size, ROWS: tl.constexpr):
+    """sums + bias [size] of their outputs, which stand where `_add` puts them."""
+    known = tl.load(bias + outputs, outputs < size, 0.0).to(tl.float32)
+    return sums + (known[None, :] if ROWS >= _AS_ROWS else known[:, None])
+
+
+@triton.jit
 def experts_inner_kernel(
     x,
     pairs,
     starts,
     gate_up,
+    gate_up_bias,
     out,
     hidden,
     inner,
@@ -71,8 +79,12 @@ def experts_inner_kernel(
         tile = tl.load(tokens + place, real & known, 0.0)
         gate = _add(gate, tile, tl.load(gate_rows + place, known, 0.0), ROWS)
         up = _add(up, tile, tl.load(up_rows + place, known, 0.0), ROWS)
+    if gate_up_bias is not None:
+        biases = gate_up_bias + expert.to(tl.int64) * (2 * inner)
+        gate = add_bias(gate, biases, outputs, inner, ROWS)
+        up = add_bias(up, biases + inner, outputs, inner, ROWS)
     kind: tl.constexpr = out.dtype.element_ty
-    opened = gated(gate.to(kind), up.to(kind), KIND)
+    opened = gate_experts(gate.to(kind), up.to(kind), KIND)
     if ROWS < _AS_ROWS:
         opened = tl.trans(opened)
     place = rows.to(tl.int64)[:, None] * inner + outputs[None, :]
@@ -85,6 +97,7 @@ def experts_outer_kernel(
     pairs,
     starts,
     down,
+    down_bias,
     out,
     inner,
     hidden,
@@ -113,6 +126,8 @@ def experts_outer_kernel(
         place = start + lanes
         known = place < inner
         sums = _add(sums, tl.load(inner_rows + place, real & known, 0.0), tl.load(matrix + place, known, 0.0), ROWS)
+    if down_bias is not None:
+        sums = add_bias(sums, down_bias + expert.to(tl.int64) * hidden, outputs, hidden, ROWS)
     if ROWS < _AS_ROWS:
         sums = tl.trans(sums)
     pair = tl.load(pairs + rows, rows < end, other=0)

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from transformers import DeepseekV3Config, OlmoeConfig, Qwen3MoeConfig
+from transformers import DeepseekV3Config, GptOssConfig, OlmoeConfig, Qwen3MoeConfig
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 from transformers.models.olmoe.modeling_olmoe import OlmoeSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
@@ -57,6 +58,27 @@ def test_experts_by_sigmoids_in_groups_are_those_of_the_original():
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
 
 
+def test_clamped_experts_with_biases_are_those_of_gpt_oss():
+    config = GptOssConfig(
+        hidden_size=HIDDEN, intermediate_size=INNER, num_local_experts=10, num_experts_per_tok=3, num_hidden_layers=1
+    )
+    block = filled(GptOssMLP(config))
+    x = 4 * torch.randn((37, HIDDEN), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted, _ = block(x[None])
+        logits = linear_reference(x, block.router.weight, block.router.bias)
+        ids, weights = route_reference(logits, None, None, Routing(10, 3, renormalize=True))
+        apart = [
+            torch.cat((one[..., ::2], one[..., 1::2]), -1)
+            for one in (block.experts.gate_up_proj, block.experts.gate_up_proj_bias)
+        ]
+        gate_up, down = apart[0].mT.contiguous(), block.experts.down_proj.mT.contiguous()
+        got = experts_reference(x, ids, weights, gate_up, down, "swigluoai", 0, apart[1], block.experts.down_proj_bias)
+    wide = x @ block.experts.gate_up_proj[0]
+    assert (wide.abs() > 7).any(), "some are clamped"
+    torch.testing.assert_close(got, wanted[0], rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+
+
 def test_padding_goes_nowhere_and_a_nan_row_ends_alone():
     logits = torch.randn((4, 6), generator=torch.Generator().manual_seed(0))
     logits[1] = torch.nan
@@ -96,3 +118,12 @@ def test_experts_of_another_size_are_refused():
     x, ids, weights = torch.zeros((2, 16)), torch.zeros((2, 1), dtype=torch.int32), torch.ones((2, 1))
     with pytest.raises(ValueError, match=r"^down: expected shape \[3, 16, 8\]"):
         experts(x, ids, weights, torch.zeros((3, 16, 16)), torch.zeros((3, 16, 9)), "silu", 0)
+
+
+def test_biases_of_another_size_and_unknown_gates_are_refused():
+    x, ids, weights = torch.zeros((2, 16)), torch.zeros((2, 1), dtype=torch.int32), torch.ones((2, 1))
+    matrices = torch.zeros((3, 16, 16)), torch.zeros((3, 16, 8))
+    with pytest.raises(ValueError, match=r"^down_bias: expected shape \[3, 16\]"):
+        experts(x, ids, weights, *matrices, "silu", 0, torch.zeros((3, 16)), torch.zeros((3, 8)))
+    with pytest.raises(ValueError, match=r"^kind: expected one of silu, gelu, gelu_tanh, swigluoai"):
+        experts(x, ids, weights, *matrices, "relu", 0)

@@ -32,9 +32,17 @@ def draw(seed, tokens, k, experts, hidden, inner, dtype, spread="all"):
     return x.to(dtype), order.contiguous(), weights, (gate_up / hidden**0.5).to(dtype), (down / inner**0.5).to(dtype)
 
 
-def close(got, arguments, kind, first):
+def biases(arguments, seed):
+    """gate_up_bias, down_bias"""
+    x, _, _, gate_up, down = arguments
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(one.shape[:2], generator=generator).to(x.dtype) for one in (gate_up, down))
+
+
+def close(got, arguments, kind, first, added=(None, None)):
     x, ids, weights, gate_up, down = arguments
-    wide = experts_reference(x.double(), ids, weights, gate_up.double(), down.double(), kind, first)
+    added = (None if bias is None else bias.double() for bias in added)
+    wide = experts_reference(x.double(), ids, weights, gate_up.double(), down.double(), kind, first, *added)
     assert got.dtype == x.dtype
     room = 1e-5 if x.dtype == F32 else 8 * torch.finfo(x.dtype).eps
     torch.testing.assert_close(got.double(), wide, rtol=room, atol=room * (float(wide.norm()) + 0.1))
@@ -47,37 +55,47 @@ def close(got, arguments, kind, first):
     experts=st.sampled_from([3, 4, 9]),
     sizes=st.sampled_from([(32, 32), (33, 20), (70, 48)]),
     dtype=st.sampled_from([BF16, F16, F32]),
-    kind=st.sampled_from(["silu", "gelu", "gelu_tanh"]),
+    kind=st.sampled_from(["silu", "gelu", "gelu_tanh", "swigluoai"]),
+    biased=st.booleans(),
     spread=st.sampled_from(["all", "one", "padding"]),
     rows=st.sampled_from([16, 32, 64]),
     seed=st.integers(0, 99),
 )
 def test_both_bodies_give_the_weighted_sum_wherever_tokens_go(
-    tokens, k, experts, sizes, dtype, kind, spread, rows, seed
+    tokens, k, experts, sizes, dtype, kind, biased, spread, rows, seed
 ):
     arguments = draw(seed, tokens, k, experts, *sizes, dtype, spread)
-    close(forms.few_experts(*arguments, kind, 0), arguments, kind, 0)
+    if kind == "swigluoai":
+        arguments[0].mul_(8)  # beyond the limit
+    added = biases(arguments, seed) if biased else (None, None)
+    close(forms.few_experts(*arguments, kind, 0, *added), arguments, kind, 0, added)
     if tokens:
-        close(forms.sorted_experts(*arguments, kind, 0, *[{"rows": rows, **SMALL}] * 2), arguments, kind, 0)
+        tiles = {"rows": rows, **SMALL}
+        close(forms.sorted_experts(*arguments, kind, 0, tiles, tiles, *added), arguments, kind, 0, added)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 30])
 def test_a_rank_adds_what_its_experts_give_and_zeros_where_it_has_none(tokens):
-    x, ids, weights, gate_up, down = draw(0, tokens, 2, 8, 32, 16, F32)
-    parts = []
+    x, ids, weights, gate_up, down = whole = draw(0, tokens, 2, 8, 32, 16, F32)
+    added, parts = biases(whole, 0), []
     for first in (0, 4):
-        arguments = x, ids, weights, gate_up[first : first + 4].contiguous(), down[first : first + 4].contiguous()
-        parts.append(forms.experts(*arguments, "silu", first))
-        close(parts[-1], arguments, "silu", first)
-    torch.testing.assert_close(parts[0] + parts[1], experts_reference(x, ids, weights, gate_up, down, "silu", 0))
+        own = slice(first, first + 4)
+        arguments = x, ids, weights, gate_up[own].contiguous(), down[own].contiguous()
+        part = [bias[own].contiguous() for bias in added]
+        parts.append(forms.experts(*arguments, "silu", first, *part))
+        close(parts[-1], arguments, "silu", first, part)
+    wanted = experts_reference(x, ids, weights, gate_up, down, "silu", 0, *added)
+    torch.testing.assert_close(parts[0] + parts[1], wanted)
 
 
+@pytest.mark.parametrize("kind", ["silu", "swigluoai"])
 @pytest.mark.parametrize("tokens", [2, 20])
-def test_a_nan_row_ends_alone(tokens):
+def test_a_nan_row_ends_alone(tokens, kind):
     arguments = draw(1, tokens, 2, 8, 32, 16, F32)
-    sound = forms.experts(*arguments, "silu", 0)
+    added = biases(arguments, 1)
+    sound = forms.experts(*arguments, kind, 0, *added)
     arguments[0][1] = torch.nan
-    spoilt = forms.experts(*arguments, "silu", 0)
+    spoilt = forms.experts(*arguments, kind, 0, *added)
     assert spoilt[1].isnan().all()
     others = [row for row in range(tokens) if row != 1]
     assert torch.equal(spoilt[others], sound[others])

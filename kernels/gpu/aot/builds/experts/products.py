@@ -16,8 +16,9 @@ _EXPERTS, _K = 128, 8
 
 def builds(capability: int) -> Iterator[Build]:
     """The 128 experts of Qwen3-30B-A3B, 8 a token: one token, decodes, a prompt; sizes are no constants."""
-    yield _few("inner", few_inner_kernel, ("x", "ids", "weights", "gate_up", "out"), {"KIND": "silu"})
-    yield _few("outer", few_outer_kernel, ("x", "ids", "down", "out"), {"K_BLOCK": _K})
+    for biased in (False, True):
+        yield _few(biased, gated=True)
+        yield _few(biased, gated=False)
     yield Build(
         "sort",
         sort_by_expert_kernel,
@@ -27,8 +28,9 @@ def builds(capability: int) -> Iterator[Build]:
         divisible=("ids", "pairs", "starts"),
     )
     for num_tokens in (16, 512, 8192):
-        yield _product(capability, num_tokens, gated=True)
-        yield _product(capability, num_tokens, gated=False)
+        for biased in (False, True):
+            yield _product(capability, num_tokens, biased, gated=True)
+            yield _product(capability, num_tokens, biased, gated=False)
     yield Build(
         "sum",
         sum_experts_kernel,
@@ -39,31 +41,46 @@ def builds(capability: int) -> Iterator[Build]:
     )
 
 
-def _few(name: str, kernel: Any, tensors: tuple[str, ...], constants: dict[str, Any]) -> Build:
-    kinds = {"ids": "*i32", "weights": "*fp32"}
-    sizes = ("inner", "hidden") if name == "outer" else ("hidden", "inner")
+def _gate(biased: bool) -> str:
+    """The gate of experts that have biases, those of gpt-oss, and of those that have none."""
+    return "swigluoai" if biased else "silu"
+
+
+def _few(biased: bool, *, gated: bool) -> Build:
+    weight, sizes = ("gate_up", ("hidden", "inner")) if gated else ("down", ("inner", "hidden"))
+    tensors = {"x": "*bf16", "ids": "*i32", "weights": "*fp32", weight: "*bf16", f"{weight}_bias": "*bf16"}
+    constants: dict[str, Any] = {"KIND": _gate(biased)} if gated else {"K_BLOCK": _K}
+    if not biased:
+        del tensors[f"{weight}_bias"]
+        constants[f"{weight}_bias"] = None
+    tensors["out"] = "*bf16"
+    blocks = {"BLOCK_O": FEW_TILES["block_o"], "BLOCK_I": FEW_TILES["block_i"]}
     return Build(
-        f"few, {name}",
-        kernel,
-        {**{one: kinds.get(one, "*bf16") for one in tensors}, **dict.fromkeys((*sizes, "first"), "i32")},
-        {"EXPERTS": _EXPERTS, "K": _K, "BLOCK_O": FEW_TILES["block_o"], "BLOCK_I": FEW_TILES["block_i"], **constants},
+        f"few, {'inner' if gated else 'outer'}{' with biases' if biased else ''}",
+        few_inner_kernel if gated else few_outer_kernel,
+        {**tensors, **dict.fromkeys((*sizes, "first"), "i32")},
+        {"EXPERTS": _EXPERTS, "K": _K, **blocks, **constants},
         FEW_TILES["num_warps"],
         FEW_TILES["num_stages"],
-        (*tensors, "hidden", "inner"),
+        (*tensors, *sizes),
         frozenset({"wide_copy"}),
     )
 
 
-def _product(capability: int, num_tokens: int, *, gated: bool) -> Build:
+def _product(capability: int, num_tokens: int, biased: bool, *, gated: bool) -> Build:
     tiles = product_tiles(num_tokens * _K, _EXPERTS, torch.bfloat16, gated=gated)
     weight, sizes = ("gate_up", ("hidden", "inner")) if gated else ("down", ("inner", "hidden"))
-    tensors = {"x": "*bf16", "pairs": "*i32", "starts": "*i32", weight: "*bf16", "out": "*bf16"}
+    bias = {f"{weight}_bias": "*bf16"} if biased else {}
+    tensors = {"x": "*bf16", "pairs": "*i32", "starts": "*i32", weight: "*bf16", **bias, "out": "*bf16"}
+    constants: dict[str, Any] = {"K": _K, "KIND": _gate(biased)} if gated else {}
+    if not biased:
+        constants[f"{weight}_bias"] = None
     blocks = {"ROWS": tiles["rows"], "BLOCK_O": tiles["block_o"], "BLOCK_I": tiles["block_i"]}
     return Build(
-        f"{'inner' if gated else 'outer'}, {tiles['rows']} rows",
+        f"{'inner' if gated else 'outer'}, {tiles['rows']} rows{' with biases' if biased else ''}",
         experts_inner_kernel if gated else experts_outer_kernel,
         {**tensors, **dict.fromkeys(sizes, "i32")},
-        {**({"K": _K, "KIND": "silu"} if gated else {}), "EXPERTS": _EXPERTS, "EXPERTS_BLOCK": _EXPERTS, **blocks},
+        {**constants, "EXPERTS": _EXPERTS, "EXPERTS_BLOCK": _EXPERTS, **blocks},
         tiles["num_warps"],
         tiles["num_stages"],
         (*tensors, *sizes),
