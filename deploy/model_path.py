@@ -12,6 +12,7 @@ from typing import Any
 
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.gguf.folder import NAME, make_folder
+from quire.deploy.overrides import override
 from quire.worker.config import ENCODER_TYPES
 from quire.worker.weights.gguf.files import SUFFIX, is_gguf, models_in
 from quire.worker.weights.header import CheckpointError
@@ -50,18 +51,19 @@ def resolve(
     run_dir: Path,
     tokenizer: str = "",
     look: Callable[[Path], None] = lambda directory: None,
+    overrides: str = "",
 ) -> Model:
     """The checked model directory of MODEL ("" is the embedded one). Raises `UsageError`.
 
     It needs no tokenizer.json where `tokenizer` is the directory of another one. `look` sees the directory of a hub id
     before its weights are fetched, and raises for a model that nobody can serve. The directory of a GGUF file is made
-    in `run_dir`.
+    in `run_dir`, and that of a model with `overrides`: fields of config.json, as JSON.
     """
     if tokenizer and not (Path(tokenizer) / "tokenizer.json").is_file():
         raise UsageError(f"--tokenizer {tokenizer}: must be a directory with tokenizer.json")
     if is_hub_id(given):
-        look(find(given, CONFIG_ONLY, run_dir, tokenizer).directory)
-    model = find(given, WANTED, run_dir, tokenizer)
+        look(find(given, CONFIG_ONLY, run_dir, tokenizer, overrides).directory)
+    model = find(given, WANTED, run_dir, tokenizer, overrides)
     check(model.directory, load_format, Path(tokenizer) if tokenizer else model.directory)
     return replace(model, step_tokens=_step_tokens(model.directory))
 
@@ -70,11 +72,19 @@ def is_hub_id(given: str) -> bool:
     return bool(_HUB_ID.fullmatch(given)) and not Path(given).expanduser().exists()
 
 
-def find(given: str, wanted: Sequence[str], run_dir: Path, tokenizer: str) -> Model:
+def find(given: str, wanted: Sequence[str], run_dir: Path, tokenizer: str, overrides: str = "") -> Model:
     """The directory of MODEL, as it is; of a hub id with the files of these patterns. Raises `UsageError`.
 
-    That of a GGUF file is made in `run_dir`, without a tokenizer.json where `tokenizer` names another one.
+    That of a GGUF file is made in `run_dir`, without a tokenizer.json where `tokenizer` names another one; and that of
+    a model with `overrides`, see `resolve`.
     """
+    found = _find(given, wanted, run_dir, tokenizer)
+    if not overrides:
+        return found
+    return replace(found, directory=override(found.directory, json.loads(overrides), run_dir))
+
+
+def _find(given: str, wanted: Sequence[str], run_dir: Path, tokenizer: str) -> Model:
     if not given:
         return Model(EMBEDDED, EMBEDDED_NAME)
     path = Path(given).expanduser()

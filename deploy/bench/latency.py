@@ -48,7 +48,9 @@ def run(args: argparse.Namespace) -> Outcome:
     prefill: list[float] = []
     decode: list[float] = []
     with BenchProcesses() as processes:
-        model = resolve(given_model, options.load_format, processes.run_dir.path, options.tokenizer)
+        model = resolve(
+            given_model, options.load_format, processes.run_dir.path, options.tokenizer, overrides=options.hf_overrides
+        )
         start_engine(processes, options, model)
         peer = EnginePeer(processes)
         try:

@@ -35,7 +35,9 @@ def run(args: argparse.Namespace) -> Outcome:
     options = replace(options, max_num_queued_reqs=max(options.max_num_queued_reqs, args.num_prompts + 1))
     before = device_bytes_in_use()
     with BenchProcesses() as processes:
-        model = resolve(given_model, options.load_format, processes.run_dir.path, options.tokenizer)
+        model = resolve(
+            given_model, options.load_format, processes.run_dir.path, options.tokenizer, overrides=options.hf_overrides
+        )
         workers = start_engine(processes, options, model)
         peer = EnginePeer(processes)
         try:

@@ -30,6 +30,7 @@ from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
 from quire.deploy.flags.sizes import parse_bytes
 from quire.deploy.model_path import CONFIG_ONLY, EMBEDDED, EMBEDDED_NAME, Model, check, find
+from quire.deploy.overrides import origin
 from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
 from quire.proto.process.sizes import format_bytes, format_count
@@ -56,6 +57,7 @@ INSPECTION_SECONDS = 120
 LEAST_MEMORY = 1 << 20
 """Memory of a device, in bytes, below which a unit was left out."""
 ASKED = (
+    "hf_overrides",
     "tokenizer",
     "device",
     "load_format",
@@ -123,7 +125,7 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
     directory: Path | None = None
     by_headers = False
     try:
-        directory = find(given, CONFIG_ONLY, made, options.tokenizer).directory
+        directory = find(given, CONFIG_ONLY, made, options.tokenizer, options.hf_overrides).directory
         by_headers = options.load_format != "dummy" and has_weights(directory)
         if by_headers:
             check(directory, options.load_format, Path(options.tokenizer or directory))
@@ -149,7 +151,7 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
         refusals += [in_flags(reason, FLAGS) for reason in reasons]
         refusals += lacking() if place.is_gpu and not arguments.device_memory else ()
         files = given_files(directory)
-        home = files[0].parent if files else directory
+        home = files[0].parent if files else origin(directory)
         refusals += digest_faults(home, {file.name for file in files}) if arguments.digest else ()
     if not refusals or not found["sections"]:  # else the worker repeats what config.json decides
         refusals += found["refusals"]
@@ -168,7 +170,7 @@ def _place(asked: int, device: str, sections: dict[str, Any]) -> Place:
 
 def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Path) -> dict[str, str]:
     """The lines of what config.json says of the model and its memory on such a device."""
-    lines = {"directory": str(directory)}
+    lines = {"directory": str(origin(directory))}
     files = given_files(directory)
     if files:
         lines = {"file": str(files[0])}

@@ -171,7 +171,9 @@ def run(namespace: argparse.Namespace) -> int:
     given_model, options = gather(namespace)
     if namespace.print_config:
         with closing(RunDir(options.run_dir)) as run_dir:
-            model = resolve(given_model, options.load_format, run_dir.path, options.tokenizer)
+            model = resolve(
+                given_model, options.load_format, run_dir.path, options.tokenizer, overrides=options.hf_overrides
+            )
             out(show(compose(options, model, run_dir)))
         return exit_codes.SUCCESS
     for line in notices(namespace):
@@ -215,7 +217,10 @@ def run_engine(
             http_port = held.enter_context(closing(PortClaim(options.host, options.http_port, "--http-port"))).number
         options = replace(options, grpc_port=grpc_port, http_port=http_port)
         # behind the ports: a download may take an hour
-        model = resolve(given_model, options.load_format, run_dir.path, options.tokenizer, partial(refuse, options))
+        look = partial(refuse, options)
+        model = resolve(
+            given_model, options.load_format, run_dir.path, options.tokenizer, look, overrides=options.hf_overrides
+        )
         composed = compose(options, model, run_dir)
         for line in plan(composed, run_dir):
             log(line)

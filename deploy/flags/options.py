@@ -94,6 +94,10 @@ class ServeOptions:
         Literal["auto", "generate", "embed", "classify", "score", "reward"],
         Flag("model", "what the model is asked for; auto: by the checkpoint"),
     ] = "auto"
+    hf_overrides: Annotated[
+        str,
+        Flag("model", "fields put into config.json", "JSON", parse_object, ("--json-model-override-args",), "none"),
+    ] = ""
     tokenizer: Annotated[str, Flag("model", "directory of another tokenizer", "DIR", default="the model's")] = ""
     chat_template: Annotated[
         str, Flag("model", "file with another Jinja chat template", "FILE", default="the model's")

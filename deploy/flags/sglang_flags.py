@@ -34,7 +34,6 @@ SGLANG_FLAGS: dict[str, VllmFlag] = {
     "enable-hierarchical-cache": VllmFlag("keys and values stay on the device", bare=True),
     "ep-size": VllmFlag("ranks share the inner axis of every expert", ("1",)),
     "is-embedding": VllmFlag("use --task embed", bare=True),
-    "json-model-override-args": VllmFlag("edit config.json of a copy"),
     "lora-paths": VllmFlag("quire serves no adapters yet"),
     "max-prefill-tokens": VllmFlag(_STEP_TOKENS),
     "max-queued-requests": VllmFlag("use --max-num-queued-reqs"),

@@ -72,7 +72,7 @@ def parse_object(text: str) -> str:
     except (ValueError, RecursionError):
         is_object = False
     if not is_object:
-        raise ValueError(f"expected a JSON object like '{{\"temperature\": 0.5}}', got {text!r}")
+        raise ValueError(f"expected a JSON object like '{{\"name\": 0.5}}', got {text!r}")
     return text
 
 

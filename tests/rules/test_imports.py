@@ -106,7 +106,7 @@ FLOORS = {
         {"bench"},
         {"commands"},
         {"config"},
-        {"batch", "model_path", "supervisor"},
+        {"batch", "model_path", "overrides", "supervisor"},
         {"bundle", "flags", "gguf", "package", "training"},
     ),
     "kernels": (

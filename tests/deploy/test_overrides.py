@@ -1,0 +1,92 @@
+"""`--hf-overrides`: every process reads the fields, the files stay as they were, and a misspelt field is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quire.deploy.__main__ import main
+from quire.deploy.flags.arguments import UsageError
+from quire.deploy.model_path import resolve
+from quire.deploy.overrides import merged, origin
+from quire.worker.weights.revision import model_revision
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "rope_theta": 1e4,
+    "bos_token_id": 1,
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+    "text_config": {"hidden_size": 8, "num_hidden_layers": 2},
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    (directory / "1_Pooling").mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    (directory / "1_Pooling/config.json").write_text("{}")
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(b"weights")
+    return directory
+
+
+def test_all_files_but_one_are_the_models_own(model: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    for theta in (5.0, 6.0):  # a run directory may be used again
+        found = resolve(str(model), "auto", run_dir, overrides=json.dumps({"rope_theta": theta}))
+        assert (found.name, found.directory.parent) == (str(model), run_dir)
+        assert json.loads((found.directory / "config.json").read_text()) == {**CONFIG, "rope_theta": theta}
+    assert json.loads((model / "config.json").read_text()) == CONFIG
+    assert (found.directory / "model.safetensors").read_bytes() == b"weights"
+    assert (found.directory / "1_Pooling/config.json").is_file()
+    assert origin(found.directory) == model
+    assert origin(model) == model
+    assert model_revision(found.directory) != model_revision(model)  # ranks and prefix keys tell them apart
+
+
+def test_sections_are_merged_and_all_else_is_replaced() -> None:
+    fields = {"text_config": {"hidden_size": 16}, "rope_scaling": {"rope_type": "default"}, "eos_token_id": 7}
+    assert merged(CONFIG, fields) == {
+        **CONFIG,
+        "text_config": {"hidden_size": 16, "num_hidden_layers": 2},
+        "rope_scaling": {"rope_type": "default"},
+        "eos_token_id": 7,
+    }
+    assert merged({"quantization_config": {"bits": 4, "x": 1}}, {"quantization_config": {"bits": 8}}) == {
+        "quantization_config": {"bits": 8}
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "meant"),
+    [
+        ({"rope_thetta": 1e6}, "rope_thetta is no field of config.json; did you mean rope_theta"),
+        (
+            {"text_config": {"hiden_size": 4}},
+            "text_config.hiden_size is no field .* did you mean text_config.hidden_size",
+        ),
+    ],
+)
+def test_a_misspelt_field_is_refused(fields: dict[str, object], meant: str) -> None:
+    with pytest.raises(UsageError, match=f"--hf-overrides: {meant}"):
+        merged(CONFIG, fields)
+
+
+def test_a_config_that_does_not_read_is_refused(model: Path, tmp_path: Path) -> None:
+    (model / "config.json").write_text("[1]")
+    with pytest.raises(UsageError, match=r"config.json must hold a JSON object"):
+        resolve(str(model), "auto", tmp_path, overrides='{"a": 1}')
+
+
+@pytest.mark.parametrize("flag", ["--hf-overrides", "--hf_overrides", "--json-model-override-args"])
+def test_the_doctor_judges_by_the_fields(flag: str, tiny_checkpoint, capsys) -> None:
+    folder = tiny_checkpoint()
+    assert main(["doctor", str(folder), "--device", "cpu", flag, '{"max_position_embeddings": 77}']) == 0
+    out = capsys.readouterr().out
+    assert str(folder) in out
+    assert "context length" in out
+    assert " 77" in out.partition("context length")[2].splitlines()[0]
+    assert main(["doctor", str(folder), "--device", "cpu", flag, '{"architectures": ["Weird"]}']) == 1
+    assert "'Weird'" in capsys.readouterr().out
