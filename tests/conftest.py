@@ -87,6 +87,10 @@ MODEL_TYPES = {
     "Qwen2MoeForCausalLM": "qwen2_moe",
     "Qwen3MoeForCausalLM": "qwen3_moe",
     "OlmoeForCausalLM": "olmoe",
+    "Glm4MoeForCausalLM": "glm4_moe",
+    "MiniMaxM2ForCausalLM": "minimax_m2",
+    "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",
+    "Dots1ForCausalLM": "dots1",
 }
 FROM_ONE = ("gemma2", "gemma3_text")
 """Types whose gains are stored as what they differ from one by."""
@@ -151,6 +155,9 @@ def _write_model(
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:  # norms and biases: not the ones and zeros that would hide a mistake
                 torch.nn.init.normal_(parameter, mean=gain * float("norm" in name), std=0.2)
+        for name, one in (*model.named_parameters(), *model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):
+                torch.nn.init.normal_(one, std=0.2)
     model.generation_config.eos_token_id = config.eos_token_id
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
 

@@ -29,6 +29,11 @@ FAMILIES = {
     "GraniteForCausalLM": {"embedding_multiplier": 3.0, "residual_multiplier": 0.25, "attention_multiplier": 0.2},
     "SeedOssForCausalLM": {},
     "Ernie4_5ForCausalLM": {},
+    "Glm4MoeForCausalLM": {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "MiniMaxM2ForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
+    "Ernie4_5_MoeForCausalLM": {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24},
+    "Dots1ForCausalLM": {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    | {"n_shared_experts": 1, "sliding_window": 9, "max_window_layers": 2, "first_k_dense_replace": 1},
 }
 NUM_TOKENS = 7
 

@@ -17,19 +17,30 @@ from quire.worker.weights.shard import ShardedModule
 
 
 class Router(ShardedModule):
-    """A logit for each expert, and one more for what the expert of all tokens counts; every rank has it whole."""
+    """A logit for each expert, and one more for what the expert of all tokens counts, if its spec says so; every rank
+    has it whole. One with a bias is float32, as its bias is."""
 
-    def __init__(self, context: BuildContext, hidden: int, num_experts: int, *, is_shared: bool) -> None:
+    def __init__(self, context: BuildContext, hidden: int, spec: ExpertsSpec) -> None:
         super().__init__()
-        outputs = (("experts", whole(num_experts)), *((("shared", whole(1)),) if is_shared else ()))
-        self.declare("weight", context.dtype, consecutive(outputs, whole(hidden)))
+        self.is_biased = spec.biased
+        outputs = (("experts", whole(spec.num_experts)), *((("shared", whole(1)),) if spec.shared_gate else ()))
+        dtype = torch.float32 if spec.biased else context.dtype
+        self.declare("weight", dtype, consecutive(outputs, whole(hidden)))
+        if spec.biased:
+            self.declare("bias", torch.float32, (Part("", (whole(spec.num_experts),)),))
+
+    @property
+    def for_choice(self) -> torch.Tensor | None:
+        """The bias, float32 [experts]."""
+        return self.stored("bias") if self.is_biased else None
 
     def finish(self) -> None:
         self.register_parameter("weight", nn.Parameter(pack(self.stored("weight")), requires_grad=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> logits [T, experts, and one more where there is one for all tokens]"""
-        return linear(x, self.stored("weight"), None)
+        weight = self.stored("weight")
+        return linear(x.to(weight.dtype), weight, None)
 
 
 class Experts(ShardedModule):
@@ -57,8 +68,16 @@ class RoutedMLP(nn.Module):
     def __init__(self, context: BuildContext, hidden: int, spec: ExpertsSpec) -> None:
         super().__init__()
         self.group = context.group
-        self.routing = Routing(spec.num_experts, spec.top_k, renormalize=spec.renormalize)
-        self.router = Router(context.at("router"), hidden, spec.num_experts, is_shared=spec.shared is not None)
+        self.routing = Routing(
+            spec.num_experts,
+            spec.top_k,
+            spec.scores,
+            spec.renormalize,
+            spec.scale,
+            spec.num_groups,
+            spec.top_groups,
+        )
+        self.router = Router(context.at("router"), hidden, spec)
         self.experts = Experts(context.at("experts"), hidden, spec)
         self.shared: GatedMLP | None = None
         if (one := spec.shared) is not None:
@@ -76,8 +95,10 @@ class RoutedMLP(nn.Module):
         else:
             normed, total = (norm(x), x) if residual is None else norm.add(x, residual)
         logits = self.router(normed)
-        ids, weights = route(logits, None, batch.groups[0].slot_mapping, self.routing)
+        ids, weights = route(logits, self.router.for_choice, batch.groups[0].slot_mapping, self.routing)
         out = self.experts(normed, ids, weights)
         if self.shared is not None:
-            out = out + torch.sigmoid(logits[:, self.routing.num_experts :]) * self.shared.share(normed, batch)
+            shared = self.shared.share(normed, batch)
+            is_gated = logits.shape[1] > self.routing.num_experts
+            out = out + (torch.sigmoid(logits[:, self.routing.num_experts :]) * shared if is_gated else shared)
         return self.group.all_reduce(out), total

@@ -28,6 +28,7 @@ from quire.worker.specs.families import (
 )
 from quire.worker.specs.head_spec import HEAD_TASKS, HeadShape, read_head
 from quire.worker.specs.pooling import MODULES, read_pooling
+from quire.worker.specs.routed import biased
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stored_dtype, stores
 from quire.worker.weights.names import NameMap
@@ -45,6 +46,8 @@ class Architecture:
     """Pattern of tensors that only who reads images needs; empty: all are needed."""
     head: str = ""
     """Pattern of a head which, where it is stored, is not tied, whatever config.json says; empty: config.json says."""
+    predictors: int = 0
+    """Layers behind the last that a checkpoint may hold, to predict more tokens at once: they are not read."""
     text_alone: bool = False
     """It has a tower that is not read: it is served where that is asked for."""
     classifier: HeadShape | None = None
@@ -80,6 +83,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "Qwen2MoeForCausalLM": Architecture(experts.read_qwen2_moe, experts.NAMES),
         "Qwen3MoeForCausalLM": Architecture(experts.read_qwen3_moe, experts.NAMES),
         "OlmoeForCausalLM": Architecture(experts.read_olmoe, experts.NAMES),
+        "Glm4MoeForCausalLM": Architecture(biased.read_glm4_moe, biased.NAMES, predictors=1),
+        "MiniMaxM2ForCausalLM": Architecture(biased.read_minimax_m2, biased.NAMES, predictors=3),
+        "Ernie4_5_MoeForCausalLM": Architecture(biased.read_ernie4_5_moe, biased.ERNIE_NAMES),
+        "Dots1ForCausalLM": Architecture(biased.read_dots1, biased.NAMES),
         "Qwen2VLForConditionalGeneration": Architecture(qwen2_vl.read_qwen2_vl, qwen2_vl.NAMES, qwen2_vl.TOWER_TENSORS),
         "Qwen2_5_VLForConditionalGeneration": Architecture(
             qwen2_5_vl.read_qwen2_5_vl, qwen2_5_vl.NAMES, qwen2_vl.TOWER_TENSORS
@@ -237,6 +244,9 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
         names = names.of_experts(spec.experts[0].num_experts)
     if isinstance(spec, ModelSpec) and (spec.tied_embeddings or spec.pooling is not None):
         names = names.ignoring(r"(language_model\.)?lm_head\.\w+")
+    if architecture.predictors and isinstance(spec, ModelSpec):
+        behind = "|".join(str(len(spec.layers) + number) for number in range(architecture.predictors))
+        names = names.ignoring(rf"(model\.)?layers\.({behind})\..+")
     if architecture.tower and isinstance(spec, ModelSpec) and spec.vision is None:
         names = names.ignoring(architecture.tower)
     if architecture.classifier is not None and spec.head is None:

@@ -77,6 +77,7 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
     others += 0 if spec.vision is None else spec.vision.rank_elements(group_size)
     others += 0 if spec.head is None else spec.head.num_elements(spec.hidden_size)
     wide = sum(layer.attention.num_heads // group_size for layer in spec.layers if layer.attention.sinks)
+    wide += sum(one.num_wide(spec.hidden_size) for one in spec.experts)
     if spec.norm.kind == "rms_from_one":
         wide += sum(_gains(layer, spec.hidden_size, group_size) for layer in spec.layers) + spec.hidden_size
     return Sizes(matrices, vocabulary, others, wide, is_tied, padding * spec.hidden_size)
@@ -197,8 +198,10 @@ def _inner_axes(layer: LayerSpec) -> Iterator[tuple[str, int]]:
     if isinstance(layer.feed_forward, ExpertsSpec):
         yield layer.feed_forward.axis, layer.feed_forward.intermediate_size
     if layer.dense is not None:
-        is_shared = isinstance(layer.feed_forward, ExpertsSpec)
-        yield "shared_expert_intermediate_size" if is_shared else "intermediate_size", layer.dense[1].intermediate_size
+        name, one = "intermediate_size", layer.feed_forward
+        if isinstance(one, ExpertsSpec):
+            name = "shared_expert_intermediate_size" if one.shared_gate else one.axis
+        yield name, layer.dense[1].intermediate_size
 
 
 def _gains(layer: LayerSpec, hidden: int, group_size: int) -> int:

@@ -74,6 +74,8 @@ class Spec(Protocol):
         ...
 
 
+Scores = Literal["softmax", "sigmoid"]
+"""Scores made of a router's logits: of all experts together, or of each by itself."""
 NormKind = Literal["rms", "rms_from_one", "layer"]
 """By the root mean square, with gains as they are stored or stored as what they differ from 1 by; by mean and variance,
 without a bias."""
@@ -138,7 +140,7 @@ class FeedForwardSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
-    """Gated blocks of which a router chooses a few for each token, by the softmax of its logits."""
+    """Gated blocks of which a router chooses a few for each token, by scores made of its logits."""
 
     num_experts: int
     top_k: int
@@ -150,13 +152,27 @@ class ExpertsSpec:
     activation: Gate = "silu"
     renormalize: bool = False
     """The weights of the chosen are divided by their sum."""
+    scores: Scores = "softmax"
+    biased: bool = False
+    """A learned bias is added to the scores for the choice, and to nothing else; the router then is float32."""
+    scale: float = 1.0
+    """Factor of the weights of the chosen."""
+    num_groups: int = 1
+    """Groups of experts, side by side, of which a token chooses from the `top_groups` best."""
+    top_groups: int = 1
     shared: FeedForwardSpec | None = None
-    """One more expert, which takes all tokens, times the sigmoid of a logit of its own."""
+    """One more expert, which takes all tokens."""
+    shared_gate: bool = False
+    """It counts by the sigmoid of a logit of its own."""
 
     @property
     def num_logits(self) -> int:
         """Outputs of the router."""
-        return self.num_experts + (self.shared is not None)
+        return self.num_experts + self.shared_gate
+
+    def num_wide(self, hidden: int) -> int:
+        """Elements of the router that are float32 whatever the model's dtype."""
+        return self.num_logits * hidden + self.num_experts if self.biased else 0
 
     def num_idle(self, hidden: int) -> int:
         """Elements of the experts that a token is not sent to."""
@@ -164,7 +180,8 @@ class ExpertsSpec:
 
     def num_elements(self, hidden: int, group_size: int) -> int:
         """Elements of router and experts on each of so many ranks, without the expert of all tokens."""
-        return self.num_logits * hidden + 3 * self.num_experts * hidden * (self.intermediate_size // group_size)
+        router = self.num_logits * hidden + (self.num_experts if self.biased else 0)
+        return router + 3 * self.num_experts * hidden * (self.intermediate_size // group_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,12 @@ def of_inputs(parts: tuple[Part, ...]) -> Stored:
     return Stored(shape, (tuple(map(range, shape)),) * len(parts))
 
 
+def one_row(parts: tuple[Part, ...]) -> Stored:
+    """The only row of a tensor."""
+    (part,) = parts
+    return Stored((1, *part.full_shape), ((0, *map(range, part.full_shape)),))
+
+
 @dataclass(frozen=True, slots=True)
 class PairsApart:
     """A layout of queries, keys or values whose rotating pairs lie side by side in the checkpoint, (0, 1), (2, 3), …,

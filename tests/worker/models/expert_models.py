@@ -30,6 +30,51 @@ MODELS = {
         "OlmoeForCausalLM",
         {"num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32},
     ),
+    "glm 4.5: sigmoids, groups, half a head rotates": (
+        "Glm4MoeForCausalLM",
+        {
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "moe_intermediate_size": 24,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 1.7,
+            "num_hidden_layers": 3,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "head_dim": 32,
+        },
+    ),
+    "minimax m2: sigmoids, norms over all heads": (
+        "MiniMaxM2ForCausalLM",
+        {"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 48, "head_dim": 32}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+    ),
+    "ernie 4.5: a bias beside a softmax": (
+        "Ernie4_5_MoeForCausalLM",
+        {
+            "moe_num_experts": 9,
+            "moe_k": 3,
+            "moe_intermediate_size": 24,
+            "num_hidden_layers": 4,
+            "moe_layer_start_index": 1,
+            "moe_layer_end_index": 2,
+        },
+    ),
+    "dots.llm1: windows": (
+        "Dots1ForCausalLM",
+        {
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 1,
+            "sliding_window": 21,
+            "max_window_layers": 1,
+        },
+    ),
 }
 
 

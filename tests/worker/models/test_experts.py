@@ -1,11 +1,13 @@
 """Models of experts, token for token against transformers: whole, in chunks, padded, with experts that stand idle."""
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import pad
 
 from quire.worker.build_context import BuildContext
@@ -17,6 +19,7 @@ from quire.worker.quant.scheme import everywhere
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.registry import parse_spec, read_spec
+from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import ModelError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
@@ -97,6 +100,26 @@ def test_experts_that_no_token_reaches_may_hold_anything(folder, load, greedy, r
     same(greedy(decoder).generate(prompts[:1], 4), expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "further"),
+    [
+        ("glm 4.5: sigmoids, groups, half a head rotates", "model.layers.3.eh_proj.weight"),
+        ("minimax m2: sigmoids, norms over all heads", "model.layers.4.self_attn.q_proj.weight"),
+        ("ernie 4.5: a bias beside a softmax", "model.mtp_block.0.mlp.gate.weight"),
+    ],
+)
+def test_layers_that_predict_further_tokens_are_left_alone(name, further, tiny_checkpoint, tmp_path, load):
+    architecture, config = MODELS[name]
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint(architecture, **config), folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, further: torch.zeros(3)}, folder / "model.safetensors")
+    load(folder)
+    save_file({**tensors, "model.layers.9.mlp.gate.weight": torch.zeros(3)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="no place for it"):
+        load(folder)
+
+
 def built(config, size=1):
     class FirstRank(SingleGroup):
         def __init__(self):
@@ -126,6 +149,8 @@ QWEN3 = {
     "moe_intermediate_size": 24,
 }
 
+GLM = {"architectures": ["Glm4MoeForCausalLM"], "n_routed_experts": 6, "num_key_value_heads": 4}
+
 
 def kinds(config):
     return ["dense" if layer.dense else "experts" for layer in parse_spec({**QWEN3, **config}, {}).layers]
@@ -144,6 +169,12 @@ def test_experts_stand_where_the_config_says():
         ({"num_experts": 0}, "num_experts"),
         ({"mlp_only_layers": "first"}, "mlp_only_layers"),
         ({"architectures": ["OlmoeForCausalLM"], "intermediate_size": 24, "clip_qkv": 8.0}, "clip_qkv"),
+        ({**GLM, "n_group": 5}, "n_group"),
+        ({**GLM, "n_group": 6}, "n_group"),
+        ({**GLM, "n_group": 3, "topk_group": 4}, "topk_group"),
+        ({**GLM, "n_group": 3, "num_experts_per_tok": 3}, "topk_group"),
+        ({**GLM, "scoring_func": "softmax"}, "scoring_func"),
+        ({"architectures": ["Ernie4_5_MoeForCausalLM"], "use_bias": True}, "use_bias"),
     ],
 )
 def test_what_is_not_served_is_refused_by_its_name(changes, field):
@@ -166,7 +197,6 @@ def test_an_inner_axis_that_ranks_cannot_share_is_named_as_the_config_has_it():
 )
 def test_quantized_experts_are_refused_by_name(options, stated, refusal, tiny_checkpoint, tmp_path):
     import json
-    import shutil
 
     architecture, config = MODELS["mixtral"]
     shutil.copytree(tiny_checkpoint(architecture, **config), tmp_path / "model")

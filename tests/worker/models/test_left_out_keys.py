@@ -51,6 +51,10 @@ LIBRARY = {
     "Qwen2Moe": transformers.Qwen2MoeConfig,
     "Qwen3Moe": transformers.Qwen3MoeConfig,
     "Olmoe": transformers.OlmoeConfig,
+    "Glm4Moe": transformers.Glm4MoeConfig,
+    "MiniMaxM2": transformers.MiniMaxM2Config,
+    "Ernie4_5_Moe": transformers.Ernie4_5_MoeConfig,
+    "Dots1": transformers.Dots1Config,
     "Bert": transformers.BertConfig,
     "Roberta": transformers.RobertaConfig,
     "XLMRoberta": transformers.XLMRobertaConfig,
@@ -113,6 +117,17 @@ SPARSE = {
     "decoder_sparse_step": 2,
     "mlp_only_layers": [3],
 }
+V3 = {
+    "n_routed_experts": 40,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": False,
+    "first_k_dense_replace": 2,
+    "n_group": 4,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.5,
+}
 OWN = {
     "Llama": {"attention_bias": True, "mlp_bias": True},
     "Mistral": {},
@@ -154,6 +169,18 @@ OWN = {
         "num_experts_per_tok": 3,
         "norm_topk_prob": True,
     },
+    "Glm4Moe": {**V3, "attention_bias": True, "use_qk_norm": True, "partial_rotary_factor": 0.5},
+    "MiniMaxM2": {"num_local_experts": 10, "num_experts_per_tok": 3},
+    "Ernie4_5_Moe": {
+        "moe_num_experts": 10,
+        "moe_k": 3,
+        "moe_intermediate_size": 24,
+        "moe_num_shared_experts": 3,
+        "moe_layer_start_index": 0,
+        "moe_layer_end_index": 2,
+        "moe_layer_interval": 2,
+    },
+    "Dots1": {**V3, "attention_bias": True, "max_window_layers": 2},
 }
 ENCODER = {
     "vocab_size": 320,
@@ -268,8 +295,7 @@ def assert_alike(spec, model):
     for number, (layer, one) in enumerate(zip(spec.layers, base.layers, strict=True)):
         assert_layers_alike(layer, one.self_attn, number, base)
         if isinstance(layer.feed_forward, ExpertsSpec):
-            stated = one.mlp.gate.top_k, getattr(one.mlp.gate, "norm_topk_prob", True)
-            assert (layer.feed_forward.top_k, layer.feed_forward.renormalize) == stated
+            assert_routed_alike(layer.feed_forward, one.mlp.gate)
     assert spec.logit_cap == getattr(theirs, "final_logit_softcapping", None)
     assert spec.logit_scale == getattr(theirs, "logit_scale", 1 / getattr(theirs, "logits_scaling", 1.0))
     assert spec.residual_scale == getattr(theirs, "residual_multiplier", 1.0)
@@ -277,6 +303,12 @@ def assert_alike(spec, model):
     assert spec.embedding_scale == getattr(theirs, "embedding_multiplier", scale)
     if {layer.attention.rope.type for layer in spec.layers} <= {"default", "llama3", "none"}:
         assert spec.max_model_len == theirs.max_position_embeddings
+
+
+def assert_routed_alike(experts, gate):
+    assert (experts.top_k, experts.renormalize) == (gate.top_k, getattr(gate, "norm_topk_prob", True))
+    assert experts.scale == getattr(gate, "routed_scaling_factor", 1.0)
+    assert (experts.num_groups, experts.top_groups) == (getattr(gate, "num_group", 1), getattr(gate, "topk_group", 1))
 
 
 def assert_layers_alike(layer, theirs, number, model):
@@ -340,6 +372,8 @@ def test_a_key_left_out_means_what_it_means_to_the_library(architecture, key):
     if key == "max_window_layers":  # 28 without it: let there be layers above
         config["num_hidden_layers"] = 30
     required = (*SIZES, "max_position_embeddings") if architecture not in DECODERS else SIZES
+    if architecture == "Dots1ForCausalLM":  # None of it, to the library
+        required = (*required, "num_experts_per_tok")
     if key not in required:
         compare(config)
         return

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_ca
     assert {path for paths in layers.values() for path in paths} == built.keys()
     with torch.device("meta"):
         library = getattr(transformers, architecture)(
-            LIBRARY[FAMILY.match(architecture)[0]](**full_config(architecture))
+            LIBRARY[FAMILY.match(architecture)[0]](**deepcopy(full_config(architecture)))
         )
     theirs = [name for name, module in library.named_modules() if isinstance(module, torch.nn.Linear)]
     assert {name.removeprefix("model.") for name in layers} <= {

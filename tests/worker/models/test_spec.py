@@ -15,7 +15,9 @@ from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, N
 from quire.worker.weights.parts import ModelError
 
 DECODERS = [
-    name for name in ARCHITECTURES if name.endswith("ForCausalLM") and re.match(r"(Llama|Mi(?!x)|Qwen\d(?!Moe))", name)
+    name
+    for name in ARCHITECTURES
+    if name.endswith("ForCausalLM") and re.match(r"(Llama|Mi(?!x|niMax)|Qwen\d(?!Moe))", name)
 ]
 """Those of one reader; test_left_out_keys.py and test_experts.py have them all."""
 BASE = {

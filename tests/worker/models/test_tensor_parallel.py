@@ -31,6 +31,8 @@ MODELS = [
     ("MistralForCausalLM", {"vocab_size": 5, "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 9}),
     ("MixtralForCausalLM", {"num_local_experts": 5}),
     expert_models.MODELS["qwen2 moe: a shared expert"],
+    expert_models.MODELS["glm 4.5: sigmoids, groups, half a head rotates"],
+    expert_models.MODELS["minimax m2: sigmoids, norms over all heads"],
     ("Ministral3ForCausalLM", {"rope_parameters": GROWING, "head_dim": 16, "num_key_value_heads": 2}),
     ("Gemma3ForCausalLM", {"head_dim": 32, "sliding_window": 9, "sliding_window_pattern": 2}),
     ("Phi3ForCausalLM", {"num_key_value_heads": 4}),
@@ -72,14 +74,14 @@ def ranks(tmp_path_factory, some_prompts, folders):
     return [json.loads(output) for output in outputs]
 
 
-ROUTERS = "block_sparse_moe.gate.weight", "mlp.gate.weight", "shared_expert_gate.weight"
+ROUTERS = "block_sparse_moe.gate.weight", "mlp.gate.weight", "shared_expert_gate.weight", "correction_bias"
 
 
 def expected_bytes(folder, size):
     """Of all ranks: every tensor once, but norms, other than those over all heads, routers and row biases `size` times,
     and KV heads as often as they are repeated."""
     config = json.loads((folder / "config.json").read_text())
-    kv_heads, is_whole = config["num_key_value_heads"], config["model_type"] == "olmo2"
+    kv_heads, is_whole = config["num_key_value_heads"], config["model_type"] in ("olmo2", "minimax_m2")
     total = 0
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         for name in file.keys():  # noqa: SIM118

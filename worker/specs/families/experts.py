@@ -87,7 +87,7 @@ NAMES: Final = replace(
 def read_mixtral(config: Config, generation: Config) -> ModelSpec:
     config = {**MIXTRAL_DEFAULTS, **config}
     spec = llama.read_mistral(config, generation)
-    return _everywhere(spec, _experts(config, "intermediate_size", 8, renormalize=True))
+    return _everywhere(spec, read_experts(config, "intermediate_size", 8, renormalize=True))
 
 
 def read_olmoe(config: Config, generation: Config) -> ModelSpec:
@@ -97,7 +97,7 @@ def read_olmoe(config: Config, generation: Config) -> ModelSpec:
         raise ModelError("clip_qkv", f"{config['clip_qkv']} is not supported: only models that clip nothing are served")
     spec = llama.read_llama({**config, "mlp_bias": False}, generation)
     layers = tuple(replace(layer, attention=replace(layer.attention, qk_norm="whole")) for layer in spec.layers)
-    experts = _experts(config, "intermediate_size", 64, renormalize=flag(config, "norm_topk_prob", False))
+    experts = read_experts(config, "intermediate_size", 64, renormalize=flag(config, "norm_topk_prob", False))
     return _everywhere(replace(spec, layers=layers), experts)
 
 
@@ -110,7 +110,8 @@ def read_qwen2_moe(config: Config, generation: Config) -> ModelSpec:
     shared = FeedForwardSpec(
         intermediate_size=integer(config, "shared_expert_intermediate_size"), activation=activation(config, "silu")
     )
-    return _of_some(replace(spec, layers=layers), config, replace(_of_qwen(config, 60), shared=shared))
+    experts = replace(_of_qwen(config, 60), shared=shared, shared_gate=True)
+    return _of_some(replace(spec, layers=layers), config, experts)
 
 
 def read_qwen3_moe(config: Config, generation: Config) -> ModelSpec:
@@ -132,10 +133,10 @@ def _with_layer_types(config: Config) -> Config:
 
 
 def _of_qwen(config: Config, left_out: int) -> ExpertsSpec:
-    return _experts(config, "moe_intermediate_size", left_out, renormalize=flag(config, "norm_topk_prob", False))
+    return read_experts(config, "moe_intermediate_size", left_out, renormalize=flag(config, "norm_topk_prob", False))
 
 
-def _experts(config: Config, axis: str, left_out: int, *, renormalize: bool) -> ExpertsSpec:
+def read_experts(config: Config, axis: str, left_out: int, *, renormalize: bool) -> ExpertsSpec:
     """The experts of a config; `left_out`: how many there are where it does not say."""
     total = "num_experts" if config.get("num_experts") is not None else "num_local_experts"  # it is saved as either
     num_experts, top_k = integer(config, total, left_out), integer(config, "num_experts_per_tok")

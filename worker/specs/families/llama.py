@@ -131,14 +131,14 @@ def read_ministral3(config: Config, generation: Config) -> ModelSpec:
 def read_qwen2(config: Config, generation: Config) -> ModelSpec:
     config = {**QWEN2_DEFAULTS, **config}
     attention = replace(read_attention(config), qkv_bias=True)
-    return _decoder(config, generation, attention, read_feed_forward(config), _windows_of_some(config))
+    return _decoder(config, generation, attention, read_feed_forward(config), windows_of_some(config))
 
 
 def read_qwen3(config: Config, generation: Config) -> ModelSpec:
     config = {**QWEN3_DEFAULTS, **config}
     bias = flag(config, "attention_bias", False)
     attention = replace(read_attention(config), qk_norm="head", qkv_bias=bias, output_bias=bias)
-    return _decoder(config, generation, attention, read_feed_forward(config), _windows_of_some(config))
+    return _decoder(config, generation, attention, read_feed_forward(config), windows_of_some(config))
 
 
 def _decoder(
@@ -201,7 +201,7 @@ def apart(names: NameMap, attention: AttentionSpec) -> NameMap:
     return names.laid_out(QKV, PairsApart(*sizes))
 
 
-def _windows_of_some(config: Config) -> Sequence[int | None]:
+def windows_of_some(config: Config) -> Sequence[int | None]:
     """Qwen: only with use_sliding_window, then on the layers of `layer_types`, or from max_window_layers on."""
     num = num_layers(config)
     if not flag(config, "use_sliding_window", False) or config["sliding_window"] is None:

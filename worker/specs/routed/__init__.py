@@ -1,0 +1,1 @@
+"""Families of decoders whose experts are chosen in ways of their own."""
