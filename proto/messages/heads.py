@@ -13,3 +13,5 @@ class HeadFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     labels: tuple[str, ...]
     activation: Activation
     """Function that makes the answer of the raw numbers, unless a request says otherwise."""
+    is_of_tokens: bool = False
+    """They are logits of tokens: a prompt is what the model was to answer, with all marks that it knows."""

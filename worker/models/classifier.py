@@ -28,14 +28,22 @@ class Projection(ShardedModule):
 class Classifier(nn.Module):
     """A number for each label: a projection, behind a layer with tanh where the spec has one."""
 
-    def __init__(self, spec: HeadSpec, context: BuildContext, hidden: int) -> None:
+    def __init__(
+        self, spec: HeadSpec, context: BuildContext, hidden: int, scale: float = 1.0, cap: float | None = None
+    ) -> None:
+        """`scale`, `cap`: of the model's logits, which a projection of its output head makes."""
         super().__init__()
         self.dense = Projection(context, hidden, hidden, spec.bias) if spec.dense else None
-        self.output = Projection(context, hidden, len(spec.labels), spec.bias)
+        self.output = Projection(context, hidden, spec.num_rows, spec.bias)
+        self.makes_logits, self.differs = bool(spec.tokens), spec.differs
+        self.scale, self.cap = scale, cap
 
     def forward(self, pooled: torch.Tensor) -> torch.Tensor:
         """float32 [S, hidden] -> float32 [S, labels]"""
         if self.dense is not None:
             pooled = self.dense(pooled).tanh()
         out: torch.Tensor = self.output(pooled)
-        return out
+        if self.makes_logits:
+            out = out * self.scale
+            out = out if self.cap is None else self.cap * torch.tanh(out / self.cap)
+        return out[:, 1:] - out[:, :1] if self.differs else out

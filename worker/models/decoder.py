@@ -41,7 +41,9 @@ class Decoder(nn.Module):
         self.head: Vocabulary | None = None
         if has_head and not tied:
             self.head = Vocabulary(context.at("head"), spec.vocab_size, spec.hidden_size, looked_up=False)
-        self.classifier = None if spec.head is None else Classifier(spec.head, context, spec.hidden_size)
+        self.classifier: Classifier | None = None
+        if spec.head is not None:
+            self.classifier = Classifier(spec.head, context, spec.hidden_size, spec.logit_scale, spec.logit_cap)
         self.vision = None if spec.vision is None else build_tower(spec.vision, context.at("vision"))
         self._deepened = 0 if spec.vision is None else spec.vision.num_deepened
         """Layers, from the first on, behind which items' rows have something to add."""

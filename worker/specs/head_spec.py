@@ -1,11 +1,12 @@
 """The spec of a head that gives labels numbers: what config.json says of a classifier, a reranker or a reward model."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from quire.proto.messages.heads import Activation, HeadFacts
 from quire.worker.config import AskedTask
-from quire.worker.fields import Config, shown
+from quire.worker.fields import Config, flag, shown
 from quire.worker.weights.parts import ModelError
 
 HeadTask = Literal["classify", "score", "reward"]
@@ -19,6 +20,10 @@ _BY_PROBLEM: Final[dict[str, Activation]] = {
 }
 _BY_CLASS: Final[dict[str, Activation]] = {"Identity": "none", "Sigmoid": "sigmoid"}
 """Names of torch's modules, as sentence-transformers writes them down for a cross-encoder."""
+TOKENS: Final = "classifier_from_token"
+DIFFERENCE: Final = "from_2_way_softmax"
+METHODS: Final = (DIFFERENCE, "no_post_processing")
+"""Names that vLLM has for the ways from the logits of tokens to numbers of labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +44,25 @@ class HeadSpec:
     task: HeadTask
     labels: tuple[str, ...]
     activation: Activation
-    dense: bool
-    bias: bool
+    dense: bool = False
+    bias: bool = False
+    tokens: tuple[int, ...] = ()
+    """Tokens whose rows of the output head are its projection; empty: it has one of its own."""
+    differs: bool = False
+    """Its one number is what the logit of the second token has over that of the first."""
+
+    @property
+    def num_rows(self) -> int:
+        """Outputs of the projection."""
+        return len(self.tokens) or len(self.labels)
 
     @property
     def facts(self) -> HeadFacts:
-        return HeadFacts(self.labels, self.activation)
+        return HeadFacts(self.labels, self.activation, bool(self.tokens))
 
     def num_elements(self, hidden: int) -> int:
         """Parameters of the head."""
-        rows = len(self.labels) + (hidden if self.dense else 0)
+        rows = self.num_rows + (hidden if self.dense else 0)
         return rows * (hidden + self.bias)
 
 
@@ -61,14 +75,63 @@ def read_head(config: Config, architecture: str, shape: HeadShape | None, asked:
         remedy = "use embed, whose vectors score and rank, too" if asked == "score" else "use embed, generate or auto"
         raise ModelError("task", f"{architecture} has no head for {asked}; {remedy}")
     labels = read_labels(config)
+    task = _task(labels, asked, architecture)
+    return HeadSpec(
+        task=task, labels=labels, activation=_activation(config, task, labels), dense=shape.dense, bias=shape.bias
+    )
+
+
+def _task(labels: tuple[str, ...], asked: AskedTask, who: str) -> HeadTask:
+    """Raises ModelError for a score of several labels."""
     task: HeadTask = "score" if len(labels) == 1 else "classify"
     if asked in ("classify", "score", "reward"):
         task = asked
     if task == "score" and len(labels) > 1:
-        raise ModelError("task", f"a score is one number, and {architecture} has {len(labels)} labels; use classify")
-    return HeadSpec(
-        task=task, labels=labels, activation=_activation(config, task, labels), dense=shape.dense, bias=shape.bias
-    )
+        raise ModelError("task", f"a score is one number, and {who} has {len(labels)} labels; use classify")
+    return task
+
+
+def read_token_head(config: Config, tokenizer: Path, asked: AskedTask) -> HeadSpec:
+    """The head that rows of the output head make, of tokens that the config names as vLLM's do.
+
+    The numbers are the tokens' logits, or of two the difference, whose sigmoid is the softmax of both. `tokenizer`: the
+    directory of tokenizer.json. Raises ModelError.
+    """
+    names: Any = config.get(TOKENS)
+    if (
+        not isinstance(names, list)
+        or not 1 <= len(names) <= MOST_LABELS
+        or not all(isinstance(one, str) for one in names)
+    ):
+        raise ModelError(TOKENS, f'must be a list of tokens like ["no", "yes"], got {shown(names)}')
+    method = DIFFERENCE if flag(config, "is_original_qwen3_reranker", False) else None
+    method = config.get("method") or method
+    if method not in METHODS:
+        raise ModelError("method", f"must be one of {', '.join(METHODS)} beside {TOKENS}, got {shown(method)}")
+    differs = method == DIFFERENCE
+    if differs and len(names) != 2:
+        raise ModelError(TOKENS, f"must be two tokens for {DIFFERENCE}, got {len(names)}")
+    labels = tuple(names[1:] if differs else names)
+    task = _task(labels, asked, "this head")
+    activation = _activation(config, task, labels)
+    tokens = _token_ids(tokenizer / "tokenizer.json", names)
+    return HeadSpec(task=task, labels=labels, activation=activation, tokens=tokens, differs=differs)
+
+
+def _token_ids(path: Path, names: list[str]) -> tuple[int, ...]:
+    from tokenizers import Tokenizer  # other heads need none
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for a bad file
+        raise ModelError(TOKENS, f"{path} is needed for the ids of the tokens, and does not read: {error}") from error
+    ids: list[int] = []
+    for name in names:
+        found = tokenizer.token_to_id(name)
+        if found is None:
+            raise ModelError(TOKENS, f"{shown(name)} is no token of {path}; name one as it is written there")
+        ids.append(found)
+    return tuple(ids)
 
 
 def read_labels(config: Config) -> tuple[str, ...]:

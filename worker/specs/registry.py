@@ -26,11 +26,12 @@ from quire.worker.specs.families import (
     qwen2_vl,
     qwen3_vl,
 )
-from quire.worker.specs.head_spec import HEAD_TASKS, HeadShape, read_head
+from quire.worker.specs.head_spec import HEAD_TASKS, TOKENS, HeadShape, read_head, read_token_head
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.routed import biased
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stored_dtype, stores
+from quire.worker.weights.layout import RowsOf
 from quire.worker.weights.names import NameMap
 from quire.worker.weights.parts import ModelError
 
@@ -143,6 +144,7 @@ def read_spec(
     language_only: bool = False,
     max_model_len: int = 0,
     tower_mode: TowerMode = "data",
+    tokenizer: str = "",
 ) -> AnySpec:
     """The model in `model_dir`, from config.json and its neighbours; ModelError says what cannot be served.
 
@@ -150,7 +152,8 @@ def read_spec(
     Task "auto" takes a head of labels where there is one; it embeds with every other model that cannot generate, and
     with one that brings the files of sentence-transformers; such a decoder pools its last token unless they say
     otherwise. `language_only`: a model that reads images becomes one of text alone. `max_model_len`: tokens of the
-    longest context; 0: those of the model. `tower_mode`: how ranks share the work of its tower.
+    longest context; 0: those of the model. `tower_mode`: how ranks share the work of its tower. `tokenizer`: directory
+    of its tokenizer.json; empty: `model_dir`.
     """
     config = read_config(model_dir)
     text = config.get("text_config")
@@ -171,6 +174,8 @@ def read_spec(
         spec = replace(spec, vision=replace(spec.vision, divided=True))
     if max_model_len and isinstance(spec, ModelSpec):
         spec = spec.within(max_model_len)
+    if config.get(TOKENS) is not None and task not in ("generate", "embed"):
+        return _with_token_head(spec, config, Path(tokenizer) if tokenizer else model_dir, task)
     can_generate = isinstance(spec, ModelSpec) and spec.architecture.endswith(GENERATORS)
     if task == "generate" and not can_generate:
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
@@ -188,6 +193,14 @@ def read_spec(
     return replace(spec, pooling=pooling)
 
 
+def _with_token_head(spec: AnySpec, config: Config, tokenizer: Path, task: AskedTask) -> ModelSpec:
+    if isinstance(spec, EncoderSpec):
+        raise ModelError(TOKENS, f"{spec.architecture} has no output head; leave it out")
+    if spec.vision is not None:
+        raise ModelError(TOKENS, "images are not scored; set language_model_only to score texts")
+    return replace(spec, head=read_token_head(config, tokenizer, task), pooling="last")
+
+
 def configured_spec(config: WorkerConfig) -> AnySpec:
     """The model as it is configured; see `read_spec`."""
     return read_spec(
@@ -196,6 +209,7 @@ def configured_spec(config: WorkerConfig) -> AnySpec:
         config.language_model_only,
         config.max_model_len,
         config.mm_encoder_tp_mode,
+        config.tokenizer,
     )
 
 
@@ -242,7 +256,10 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
         names = llama.apart(names, attention)
     if isinstance(spec, ModelSpec) and spec.experts:
         names = names.of_experts(spec.experts[0].num_experts)
-    if isinstance(spec, ModelSpec) and (spec.tied_embeddings or spec.pooling is not None):
+    rows = () if spec.head is None else spec.head.tokens
+    if isinstance(spec, ModelSpec) and rows:
+        names = names.with_rows("classifier.output", RowsOf(spec.vocab_size, rows), is_tied=spec.tied_embeddings)
+    if isinstance(spec, ModelSpec) and (spec.tied_embeddings or (spec.pooling is not None and not rows)):
         names = names.ignoring(r"(language_model\.)?lm_head\.\w+")
     if architecture.predictors and isinstance(spec, ModelSpec):
         behind = "|".join(str(len(spec.layers) + number) for number in range(architecture.predictors))

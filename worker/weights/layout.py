@@ -112,6 +112,20 @@ class PairsApart:
         return Stored(stored.shape, ((*region[: part.axis], order, *region[part.axis + 1 :]),))
 
 
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """A layout of a matrix of which the last part is these rows, and any before it is the whole."""
+
+    num_rows: int
+    """Those of the matrix."""
+    rows: tuple[int, ...]
+
+    def __call__(self, parts: tuple[Part, ...]) -> Stored:
+        columns = range(parts[-1].full_shape[1])
+        wholes = ((range(self.num_rows), columns),) * (len(parts) - 1)
+        return Stored((self.num_rows, len(columns)), (*wholes, (list(self.rows), columns)))
+
+
 def share_of(region: Region, part: Part, *, transposed: bool = False) -> Region:
     """The region of what this rank holds of the part."""
     axes = iter(reversed(part.axes) if transposed else part.axes)

@@ -10,6 +10,10 @@ from quire.worker.weights.layout import Layout, of_inputs, side_by_side
 WEIGHT: Final = ".weight"
 INDEX: Final = "index"
 """The group of each input of a layer, which outputs have in common however they are merged or ordered."""
+TENSOR: Final = "{tensor}"
+EMBEDDING: Final = f"embedding.{TENSOR}"
+HEAD: Final = f"head.{TENSOR}"
+"""Targets of the vocabulary's tensors."""
 
 
 class Targets(NamedTuple):
@@ -65,6 +69,22 @@ class NameMap:
             return replace(rule, parts=parts, of_experts=False) if rule.of_experts else rule
 
         return replace(self, rules=tuple(map(expanded, self.rules)))
+
+    def with_rows(self, path: str, layout: Layout, *, is_tied: bool) -> "NameMap":
+        """The same map, but for rows of the output head: `layout` says which fill a module of the model.
+
+        A tied head is the embedding, which the tensor fills, too.
+        """
+        rules = []
+        for rule in self.rules:
+            if is_tied and rule.target == EMBEDDING:
+                rule = replace(
+                    rule, target=f"{{part}}.{TENSOR}", parts=(EMBEDDING.partition(".")[0], path), layout=layout
+                )
+            elif not is_tied and rule.target == HEAD:
+                rule = replace(rule, target=f"{path}.{TENSOR}", layout=layout)
+            rules.append(rule)
+        return replace(self, rules=tuple(rules))
 
     def ignoring(self, *patterns: str) -> "NameMap":
         """The same map, with more names ignored."""
