@@ -3,12 +3,14 @@
 from quire.kernels.attention.attention import paged_attention
 from quire.kernels.attention.block_copy import copy_blocks
 from quire.kernels.attention.encoder_attention import encoder_attention
+from quire.kernels.attention.part_norm import part_norm, part_squares
 from quire.kernels.attention.rope_angles import rope_angles
 from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import fill_tile_schedule
 from quire.kernels.experts.experts import experts
 from quire.kernels.experts.route import route
+from quire.kernels.experts.shared import add_shared
 from quire.kernels.linear.activation import activation, gated_activation
 from quire.kernels.linear.embed_group_words import embed_group_words
 from quire.kernels.linear.embed_groups import embed_groups
@@ -55,11 +57,14 @@ OPERATIONS = (
     side_by_side,
     linear_group_words,
     norm_linear_group_words,
+    part_squares,
+    part_norm,
     rope_store_kv,
     paged_attention,
     gated_activation,
     route,
     experts,
+    add_shared,
     rope_in_place,
     encoder_attention,
     layer_norm,

@@ -9,6 +9,7 @@ from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Experts
 from quire.kernels.experts.experts import experts
+from quire.kernels.experts.pack import pack_experts
 from quire.kernels.experts.route import Routing, route, route_reference
 
 
@@ -30,6 +31,8 @@ def cases(layer: Experts, tokens: int) -> Iterator[Case]:
         gate_up = normal(device, layer.experts, 2 * layer.inner, layer.hidden, dtype=layer.dtype) / layer.hidden**0.5
         down = normal(device, layer.experts, layer.hidden, layer.inner, dtype=layer.dtype) / layer.inner**0.5
 
+        packed = pack_experts(gate_up.clone(), down.clone())
+
         def peer() -> torch.Tensor:
             out = torch.zeros_like(x)
             for expert in range(layer.experts):
@@ -39,7 +42,7 @@ def cases(layer: Experts, tokens: int) -> Iterator[Case]:
                 out.index_add_(0, token, result * weights[token, place, None].to(x.dtype))
             return out
 
-        return Pair(lambda: experts(x, ids, weights, gate_up, down, "silu", 0), peer)
+        return Pair(lambda: experts(x, ids, weights, *packed, "silu", 0), peer)
 
     bound = cost.route(tokens, layer.experts, layer.k, size)
     yield Case("route", f"{tokens} x {sizes}", bound, chosen)

@@ -10,7 +10,9 @@ from torch.nn.functional import linear as torch_linear
 
 from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
+from quire.kernels.experts.pack import is_blocked, unpack
 from quire.kernels.linear.activation import Gate, gated_activation_reference, quick_gelu
+from quire.kernels.linear.pack import BLOCK, PAIR
 
 ExpertGate = Literal[Gate, "swigluoai"]
 """Gates of experts. `swigluoai` is that of gpt-oss: both halves are held within a limit, and up counts from -1 on."""
@@ -43,10 +45,11 @@ def experts_reference(
     """`sum_j weights[:, j] * (down[e_j] @ kind(gate, up) + down_bias[e_j])`, both of `gate_up[e_j] @ x + its bias`.
 
     x [T, H], ids int32 [T, k], weights float32 [T, k]; gate_up [E, 2 * I, H], gate rows before up rows, and down
-    [E, H, I], biases [E, 2 * I] and [E, H], of x's dtype; the result is [T, H]. Here lie the experts
-    first..first + E - 1: others add nothing, and a token without any gets zeros. Both products, with their biases, and
-    the gate are rounded to x's dtype, the sum goes from j = 0 on in float32.
+    [E, H, I], or both as `pack_experts` made them, biases [E, 2 * I] and [E, H], of x's dtype; the result is [T, H].
+    Here lie the experts first..first + E - 1: others add nothing, and a token without any gets zeros. Both products,
+    with their biases, and the gate are rounded to x's dtype, the sum goes from j = 0 on in float32.
     """
+    gate_up, down = unpack(gate_up), unpack(down)
     results = x.new_zeros((*ids.shape, x.shape[1]))
     for expert in range(len(gate_up)):
         token, place = (ids == first + expert).nonzero(as_tuple=True)
@@ -95,16 +98,23 @@ def _check(
     num_tokens, hidden = x.shape
     check_tensor("ids", ids, (num_tokens, None), (torch.int32,), x.device)
     check_tensor("weights", weights, tuple(ids.shape), (torch.float32,), x.device)
-    check_tensor("gate_up", gate_up, (None, None, hidden), (x.dtype,), x.device)
-    num_experts, wide, _ = gate_up.shape
-    check_tensor("down", down, (num_experts, hidden, wide // 2), (x.dtype,), x.device)
+    num_experts, wide = gate_up.shape[0], gate_up.shape[1] * (BLOCK if is_blocked(gate_up) else 1)
+    check_tensor("gate_up", gate_up, _shape(gate_up.dim(), num_experts, wide, hidden), (x.dtype,), x.device)
+    check_tensor("down", down, _shape(gate_up.dim(), num_experts, hidden, wide // 2), (x.dtype,), x.device)
     check_contiguous(x=x, ids=ids, weights=weights, gate_up=gate_up, down=down)
     check_biases(gate_up_bias, down_bias, (num_experts, wide, hidden), x)
     check_kind(kind, wide)
 
 
+def _shape(dims: int, experts: int, outputs: int, inputs: int) -> tuple[int, ...]:
+    """Shape of the experts' matrices in the form that has so many dimensions."""
+    if dims == 4:
+        return (experts, outputs // BLOCK, inputs, BLOCK)
+    return (experts, outputs // BLOCK, inputs // PAIR, BLOCK, PAIR) if dims == 5 else (experts, outputs, inputs)
+
+
 experts = Operation(
     experts_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.experts.experts:experts"},
+    {"cuda": "quire.kernels.gpu.experts.experts:experts", "cpu": "quire.kernels.cpu.experts.experts:experts"},
 )

@@ -96,5 +96,5 @@ def _check(
 route = Operation(
     route_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.experts.route:route"},
+    {"cuda": "quire.kernels.gpu.experts.route:route", "cpu": "quire.kernels.cpu.experts.route:route"},
 )

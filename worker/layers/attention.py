@@ -6,6 +6,7 @@ from torch import nn
 
 from quire.kernels.attention.attention import AttentionRule
 from quire.kernels.attention.encoder_attention import encoder_attention
+from quire.kernels.attention.part_norm import part_norm, part_squares
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import QKVLinear, RowLinear
@@ -62,11 +63,9 @@ class Attention(nn.Module):
 
     def _normed(self, qkv: torch.Tensor, query_norm: SharedRMSNorm, key_norm: SharedRMSNorm) -> torch.Tensor:
         """The products of all heads together, queries and keys each normalised over those of all ranks."""
-        queries, keys, values = qkv.split_with_sizes((query_norm.size, key_norm.size, key_norm.size), dim=1)
-        of_rank = torch.cat((query_norm.squares(queries), key_norm.squares(keys)), dim=1)
-        # every rank holds equally many of either, so the mean of their means is that of all
-        squares = self.group.all_reduce(of_rank) / self.group.size
-        return torch.cat((query_norm.scaled(queries, squares[:, :1]), key_norm.scaled(keys, squares[:, 1:]), values), 1)
+        squares = self.group.all_reduce(part_squares(qkv, query_norm.size, key_norm.size))
+        weights = query_norm.stored("weight"), key_norm.stored("weight")
+        return part_norm(qkv, squares, *weights, query_norm.eps, self.group.size)
 
 
 class EncoderAttention(nn.Module):

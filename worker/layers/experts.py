@@ -2,11 +2,14 @@
 
 import torch
 from torch import nn
+from torch.nn.functional import pad
 
 from quire.kernels.experts.experts import experts
+from quire.kernels.experts.pack import pack_experts
 from quire.kernels.experts.route import Routing, route
+from quire.kernels.experts.shared import add_shared
 from quire.kernels.linear.linear import linear
-from quire.kernels.linear.pack import pack
+from quire.kernels.linear.pack import BLOCK, pack
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.mlp import GatedMLP
@@ -35,10 +38,12 @@ class Router(ShardedModule):
         return self.stored("bias") if self.is_biased else None
 
     def finish(self) -> None:
-        self.register_parameter("weight", nn.Parameter(pack(self.stored("weight")), requires_grad=False))
+        weight = self.stored("weight")
+        whole_blocks = pad(weight, (0, 0, 0, -weight.shape[0] % BLOCK))
+        self.register_parameter("weight", nn.Parameter(pack(whole_blocks), requires_grad=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, hidden] -> logits [T, experts, and one more where there is one for all tokens]"""
+        """[T, hidden] -> logits [T, experts, one more where there is one for all tokens, and zeros to a whole block]"""
         weight = self.stored("weight")
         return linear(x.to(weight.dtype), weight, None)
 
@@ -56,6 +61,11 @@ class Experts(ShardedModule):
         self.declare("gate_up", context.dtype, tuple(wide), (spec.num_experts, 2 * share.length, hidden))
         down = (Part(f"{n}.down", (every, share), index=(n,)) for n in numbers)
         self.declare("down", context.dtype, tuple(down), (spec.num_experts, hidden, share.length))
+
+    def finish(self) -> None:
+        packed = pack_experts(self.stored("gate_up"), self.stored("down"))
+        for name, matrices in zip(("gate_up", "down"), packed, strict=True):
+            self.register_parameter(name, nn.Parameter(matrices, requires_grad=False))
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x [T, hidden], the experts of each token and what they count, [T, k] -> this rank's share of their sum."""
@@ -79,6 +89,7 @@ class RoutedMLP(nn.Module):
         )
         self.router = Router(context.at("router"), hidden, spec)
         self.experts = Experts(context.at("experts"), hidden, spec)
+        self.is_gated = spec.shared_gate
         self.shared: GatedMLP | None = None
         if (one := spec.shared) is not None:
             self.shared = GatedMLP(context.at("shared"), hidden, one.intermediate_size, one.bias, one.activation)
@@ -99,6 +110,5 @@ class RoutedMLP(nn.Module):
         out = self.experts(normed, ids, weights)
         if self.shared is not None:
             shared = self.shared.share(normed, batch)
-            is_gated = logits.shape[1] > self.routing.num_experts
-            out = out + (torch.sigmoid(logits[:, self.routing.num_experts :]) * shared if is_gated else shared)
+            out = add_shared(out, shared, logits if self.is_gated else None, self.routing.num_experts)
         return self.group.all_reduce(out), total

@@ -63,21 +63,13 @@ class RMSNorm(ShardedModule):
 
 
 class SharedRMSNorm(ShardedModule):
-    """RMS norm over an axis of which each rank holds a share, or several ranks the same: a rank's part of it."""
+    """The gains of an RMS norm over an axis of which each rank holds a share, or several ranks the same."""
 
     def __init__(self, context: BuildContext, share: Slice, eps: float) -> None:
         super().__init__()
         self.eps = eps
         self.size = share.length
         self.declare("weight", context.dtype, (Part("", (share,)),))
-
-    def squares(self, x: torch.Tensor) -> torch.Tensor:
-        """The mean square of this rank's part of x: [T, share] -> float32 [T, 1]"""
-        return x.float().square().mean(-1, keepdim=True)
-
-    def scaled(self, x: torch.Tensor, mean_square: torch.Tensor) -> torch.Tensor:
-        """[T, share], and the mean square of the whole rows, float32 [T, 1] -> [T, share]"""
-        return self.stored("weight") * (x.float() * torch.rsqrt(mean_square + self.eps)).to(x.dtype)
 
 
 class CentredNorm(ShardedModule):

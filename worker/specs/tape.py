@@ -39,6 +39,7 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
     matrices = sizes.count(spec, 1 if sizes.indivisible(spec, size) else size).matrices
     return (
         _untaped_form(plan)
+        or _untaped_experts(spec, dtype, size)
         or _untaped_part(plan, matrices)
         or (_untaped_dense(spec, dtype, size) if _has_dense(plan, matrices) else "")
     )
@@ -52,12 +53,21 @@ def _untaped_model(spec: ModelSpec, dtype: str) -> str:
         return f"torch normalises {dtype} by gains of float32"
     if any(layer.norms not in ("before", "both") for layer in spec.layers):
         return "torch adds the residual where no norm follows"
-    if any(layer.attention.qk_norm == "whole" for layer in spec.layers):
-        return "torch normalises queries and keys over all heads"
-    if spec.experts:
-        return "torch multiplies the experts"
     if spec.embedding_scale != 1 or spec.residual_scale != 1:
         return "torch multiplies the embeddings"
+    return ""
+
+
+def _untaped_experts(spec: ModelSpec, dtype: str, size: int) -> str:
+    """The dtype or a width of experts on one of `size` ranks whose products are torch's; empty: there is none."""
+    if spec.experts and dtype == "float16":
+        return "torch multiplies experts of float16"
+    if dtype != "float32" and any(one.biased for one in spec.experts):
+        return f"torch widens the inputs of a router in float32 from {dtype}"
+    whole = INPUTS_OF_BF16 if dtype == "bfloat16" else OUTPUTS
+    for one in spec.experts:
+        if odd := next((width for width in (spec.hidden_size, one.intermediate_size // size) if width % whole), 0):
+            return f"torch multiplies experts of {odd} outputs or inputs, no multiple of {whole}"
     return ""
 
 

@@ -5,8 +5,8 @@
 
 namespace quire {
 
-// What Python passes for an activation; the order of GATES in kernels/activation.py.
-enum Gate : int { NO_GATE = -1, SILU = 0, GELU = 1, GELU_TANH = 2 };
+// What Python passes for an activation; kernels/cpu/linear/activation.py has the numbers.
+enum Gate : int { NO_GATE = -1, SILU = 0, GELU = 1, GELU_TANH = 2, SWIGLU_OAI = 3 };
 
 inline Floats silu(Floats x) { return x / (1.0f + exp(-x)); }
 
@@ -37,6 +37,18 @@ inline Floats gelu_tanh(Floats x) { return x / (1.0f + exp(-1.59576912f * (x + 0
 
 inline Floats activated(int gate, Floats x) {
     return gate == SILU ? silu(x) : gate == GELU ? gelu(x) : gelu_tanh(x);
+}
+
+// gpt-oss: the gate is bounded above, the other half to both sides, and that counts from -1 on.
+inline Floats swiglu_oai(Floats open, Floats value) {
+    const Floats most = splat(7.0f);
+    const Floats x = open > most ? most : open, y = value > most ? most : value < -most ? -most : value;
+    return x / (1.0f + exp(-1.702f * x)) * (y + 1.0f);
+}
+
+// Gate and value of a feed-forward block, both rounded to T -> what is left of the value.
+template <class T> inline Floats gated(int gate, Floats open, Floats value) {
+    return gate == SWIGLU_OAI ? swiglu_oai(open, value) : rounded<T>(activated(gate, open)) * value;
 }
 
 }  // namespace quire

@@ -32,45 +32,60 @@ template <class Format, class T> struct Linear {
     int gate;
     T* out;  // [rows, outputs], with a gate [rows, outputs / 2]
     int threads;
+    const int32_t* picked = nullptr;  // row r is x's picked[r] / places-th
+    int64_t places = 1;
 
     static constexpr int64_t CHUNK_TILES = CHUNK_ROWS / Format::TILE_ROWS;
 
     // scratch, for each row: 4 bytes, 4 for each of its scales, 4 for each of its inputs in whole groups
     void run(void* scratch) const {
         if (rows == 0) return;
-        const int64_t groups = (inputs + Format::GROUP - 1) / Format::GROUP, row_scales = format.scales(inputs);
-        float* scales = static_cast<float*>(scratch);
-        int32_t* excess = reinterpret_cast<int32_t*>(scales + rows * row_scales);
-        const PackedRows<Format> packed{scales, excess, excess + rows, rows, groups, row_scales};
+        const PackedRows<Format> packed = packed_in(scratch);
         for_rows(packed.tiles(), inputs * Format::TILE_ROWS, threads, [=](int64_t tile) { pack(packed, tile); });
-        const int64_t blocks = (outputs + BLOCK - 1) / BLOCK, pairs = gate == NO_GATE ? (blocks + 1) / 2 : blocks / 2;
-        const int64_t tiles = packed.tiles(), chunks = (tiles + CHUNK_TILES - 1) / CHUNK_TILES;
-        const int64_t work = groups * 8 * BLOCK * std::max<int64_t>(1, std::min<int64_t>(tiles, CHUNK_TILES) / 2);
-        const auto blocks_of = [=](int64_t pair) {
-            const int64_t first = gate == NO_GATE ? 2 * pair : pair;
-            return Pair{first, gate == NO_GATE ? std::min(first + 1, blocks - 1) : pair + pairs};
-        };
+        const int64_t pairs = num_pairs(), tiles = packed.tiles();
+        const int64_t work = packed.groups * 8 * BLOCK * std::max<int64_t>(1, std::min<int64_t>(tiles, CHUNK_TILES) / 2);
         if constexpr (Format::FOUR_BLOCKS_ROWS > 0)
             if (rows <= Format::FOUR_BLOCKS_ROWS)
                 return for_rows((pairs + 1) / 2, 2 * work, threads, [=](int64_t item) {
                     multiply_four(packed, {blocks_of(2 * item), blocks_of(std::min(2 * item + 1, pairs - 1))});
                 });
-        for_rows(chunks * pairs, work, threads, [=](int64_t item) {
-            const int64_t chunk = item / pairs;
-            multiply(packed, chunk * tiles / chunks, (chunk + 1) * tiles / chunks, blocks_of(item % pairs));
-        });
+        for_rows(items(packed), work, threads, [=](int64_t item) { multiply(packed, item); });
+    }
+
+    PackedRows<Format> packed_in(void* scratch) const {
+        const int64_t groups = (inputs + Format::GROUP - 1) / Format::GROUP, row_scales = format.scales(inputs);
+        float* scales = static_cast<float*>(scratch);
+        int32_t* excess = reinterpret_cast<int32_t*>(scales + rows * row_scales);
+        return {scales, excess, excess + rows, rows, groups, row_scales};
+    }
+
+    // A product is made of independent items once all of its tiles are packed: a chunk of rows with two blocks each.
+    int64_t items(const PackedRows<Format>& packed) const { return chunks(packed) * num_pairs(); }
+    void multiply(const PackedRows<Format>& packed, int64_t item) const {
+        const int64_t pairs = num_pairs(), chunk = item / pairs, tiles = packed.tiles(), all = chunks(packed);
+        multiply(packed, chunk * tiles / all, (chunk + 1) * tiles / all, blocks_of(item % pairs));
     }
 
     // Two blocks of outputs.
     struct Pair { int64_t first, second; };
+
+    int64_t num_pairs() const {
+        const int64_t blocks = (outputs + BLOCK - 1) / BLOCK;
+        return gate == NO_GATE ? (blocks + 1) / 2 : blocks / 2;
+    }
+    static int64_t chunks(const PackedRows<Format>& packed) { return (packed.tiles() + CHUNK_TILES - 1) / CHUNK_TILES; }
+    Pair blocks_of(int64_t pair) const {
+        if (gate != NO_GATE) return {pair, pair + num_pairs()};
+        return {2 * pair, std::min(2 * pair + 1, (outputs + BLOCK - 1) / BLOCK - 1)};
+    }
 
     void pack(const PackedRows<Format>& packed, int64_t tile) const {
         static thread_local std::vector<int32_t> lanes;
         const int64_t first = packed.first(tile), count = packed.first(tile + 1) - first;
         const int64_t n = packed.groups * Format::PARTS, stride = (n + LANES - 1) / LANES * LANES;
         if constexpr (LANES_AS_THEY_LIE<Format, T>)
-            if (!norm_weight && n == stride)
-                return Format::lay_out(reinterpret_cast<const int32_t*>(x + first * inputs), count, n, n, packed.at(tile));
+            if (!norm_weight && n == stride && (!picked || count == 1))
+                return Format::lay_out(reinterpret_cast<const int32_t*>(at(first)), count, n, n, packed.at(tile));
         lanes.resize(count * stride);
         for (int64_t r = first; r < first + count; r++) {
             int32_t* const row = lanes.data() + (r - first) * stride;
@@ -79,10 +94,12 @@ template <class Format, class T> struct Linear {
         Format::lay_out(lanes.data(), count, n, stride, packed.at(tile));
     }
 
+    const T* at(int64_t r) const { return x + (picked ? picked[r] / places : r) * inputs; }
+
     // Row r as it is to be packed; what is normed lasts until this thread's next row.
     const T* prepared(int64_t r) const {
         static thread_local std::vector<T> normed;
-        const T* row = x + r * inputs;
+        const T* row = at(r);
         if (!norm_weight) return row;
         if (residual) {
             const T* other = residual + r * inputs;
@@ -269,10 +286,8 @@ template <class Format, class T> struct Linear {
         const PackedRows<Format>& packed, int64_t r, int64_t first, int64_t second, const int32_t* left, const int32_t* right
     ) const {
         const Floats one = product(packed, r, first, left);
-        if (gate != NO_GATE) {  // with the roundings of a product and an activation that are not joined
-            const Floats opened = rounded<T>(activated(gate, rounded<T>(one)));
-            return put(r, first, opened * rounded<T>(product(packed, r, second, right)));
-        }
+        if (gate != NO_GATE)  // with the roundings of a product and an activation that are not joined
+            return put(r, first, gated<T>(gate, rounded<T>(one), rounded<T>(product(packed, r, second, right))));
         put(r, first, one);
         if (second != first) put(r, second, product(packed, r, second, right));
     }

@@ -16,14 +16,14 @@ struct RotateStore {
 };
 
 // One head -> `row` [padded dim]: normalised if there is a weight, then turned by the token's angles. Every
-// intermediate result is rounded to T where the reference rounds it.
-template <class T>
-inline void turn_head(const RotateStore& p, int64_t token, const T* head, const T* weight, float* row) {
+// intermediate result is rounded to T where the reference rounds it, what a weight multiplies to what that is of.
+template <class T, class W>
+inline void turn_head(const RotateStore& p, int64_t token, const T* head, const W* weight, float* row) {
     const int64_t n = p.head_dim, half = p.half;
     const float factor = weight ? rms_factor(head, n, p.eps) : 1.0f;
     for (int64_t i = 0; i < n; i += LANES) {
         const Floats x = load(head + i, n - i);
-        store(row + i, weight ? rounded<T>(load(weight + i, n - i) * rounded<T>(x * factor)) : x);
+        store(row + i, weight ? rounded<T>(load(weight + i, n - i) * rounded<W>(x * factor)) : x);
     }
     const float *cos = p.cos + token * half, *sin = p.sin + token * half;
     for (int64_t i = 0; i < half; i += LANES) {
@@ -44,9 +44,9 @@ template <class C> inline void store_cached(const float* row, C* to, int64_t n, 
     for (int64_t i = 0; i < n; i += LANES) store(to + i, load(row + i) / scale, n - i);
 }
 
-template <class T, class C>
+template <class T, class C, class W>
 void rope_store_kv(
-    const RotateStore& p, const T* qkv, C* keys, C* values, const T* query_weight, const T* key_weight, T* query,
+    const RotateStore& p, const T* qkv, C* keys, C* values, const W* query_weight, const W* key_weight, T* query,
     int threads
 ) {
     const int64_t n = p.head_dim, heads = p.kv_heads * p.groups, width = (heads + 2 * p.kv_heads) * n;
@@ -69,6 +69,25 @@ void rope_store_kv(
     });
 }
 
+// Weights of float32 where `wide`, else of `dtype`.
+template <bool wide>
+void rope_store_kv(
+    int dtype, int cache_dtype, const RotateStore& p, const void* qkv, void* keys, void* values,
+    const void* query_weight, const void* key_weight, void* query, int threads
+) {
+    for_dtype(dtype, [&](auto* t) {
+        using T = std::remove_pointer_t<decltype(t)>;
+        using W = std::conditional_t<wide, float, T>;
+        for_cache_dtype(cache_dtype, [&](auto* c) {
+            using C = std::remove_pointer_t<decltype(c)>;
+            rope_store_kv(
+                p, static_cast<const T*>(qkv), static_cast<C*>(keys), static_cast<C*>(values),
+                static_cast<const W*>(query_weight), static_cast<const W*>(key_weight), static_cast<T*>(query), threads
+            );
+        });
+    });
+}
+
 }  // namespace quire
 
 QUIRE_EXPORT void quire_rope_store_kv(
@@ -77,16 +96,21 @@ QUIRE_EXPORT void quire_rope_store_kv(
     const float* value_scale, void* query, int64_t num_tokens, int64_t kv_heads, int64_t groups, int64_t head_dim,
     int64_t half, float eps, int threads
 ) {
-    using namespace quire;
-    const RotateStore p{cos, sin, slots, key_scale, value_scale, num_tokens, kv_heads, groups, head_dim, half, eps};
-    for_dtype(dtype, [&](auto* t) {
-        using T = std::remove_pointer_t<decltype(t)>;
-        for_cache_dtype(cache_dtype, [&](auto* c) {
-            using C = std::remove_pointer_t<decltype(c)>;
-            rope_store_kv(
-                p, static_cast<const T*>(qkv), static_cast<C*>(keys), static_cast<C*>(values),
-                static_cast<const T*>(query_weight), static_cast<const T*>(key_weight), static_cast<T*>(query), threads
-            );
-        });
-    });
+    const quire::RotateStore p{
+        cos, sin, slots, key_scale, value_scale, num_tokens, kv_heads, groups, head_dim, half, eps
+    };
+    quire::rope_store_kv<false>(dtype, cache_dtype, p, qkv, keys, values, query_weight, key_weight, query, threads);
+}
+
+// The same by gains of float32, whatever qkv is.
+QUIRE_EXPORT void quire_rope_store_kv_wide(
+    int dtype, int cache_dtype, const void* qkv, const float* cos, const float* sin, void* keys, void* values,
+    const int64_t* slots, const float* query_weight, const float* key_weight, const float* key_scale,
+    const float* value_scale, void* query, int64_t num_tokens, int64_t kv_heads, int64_t groups, int64_t head_dim,
+    int64_t half, float eps, int threads
+) {
+    const quire::RotateStore p{
+        cos, sin, slots, key_scale, value_scale, num_tokens, kv_heads, groups, head_dim, half, eps
+    };
+    quire::rope_store_kv<true>(dtype, cache_dtype, p, qkv, keys, values, query_weight, key_weight, query, threads);
 }

@@ -10,14 +10,19 @@
 #include "embed_groups.hpp"
 #include "embedding.hpp"
 #include "exchange.hpp"
+#include "experts.hpp"
 #include "f8.hpp"
 #include "groups.hpp"
 #include "int8.hpp"
 #include "linear.hpp"
 #include "norm.hpp"
+#include "part_norm.hpp"
 #include "prepare_inputs.hpp"
 #include "rope_angles.hpp"
 #include "rope_store_kv.hpp"
+#include "route.hpp"
+#include "scale.hpp"
+#include "shared.hpp"
 
 namespace quire {
 
@@ -48,22 +53,33 @@ constexpr int64_t LOOPS_PER_CALL = 3;
 #define QUIRE_NOTED(function) \
     QUIRE_EXPORT void function##_noted(const int64_t* arguments) { quire::call(function, arguments); }
 
+QUIRE_NOTED(quire_add_rms_norm)
+QUIRE_NOTED(quire_add_rms_norm_wide)
+QUIRE_NOTED(quire_add_shared)
 QUIRE_NOTED(quire_all_reduce)
 QUIRE_NOTED(quire_embed_groups)
 QUIRE_NOTED(quire_embed_shard)
+QUIRE_NOTED(quire_experts_inner)
+QUIRE_NOTED(quire_experts_outer)
 QUIRE_NOTED(quire_gated_activation)
-QUIRE_NOTED(quire_paged_attention)
 QUIRE_NOTED(quire_linear)
 QUIRE_NOTED(quire_linear_bf16)
 QUIRE_NOTED(quire_linear_f8)
 QUIRE_NOTED(quire_linear_groups)
 QUIRE_NOTED(quire_linear_int8)
+QUIRE_NOTED(quire_paged_attention)
+QUIRE_NOTED(quire_part_norm)
+QUIRE_NOTED(quire_part_squares)
 QUIRE_NOTED(quire_prepare_inputs)
-QUIRE_NOTED(quire_rope_angles)
-QUIRE_NOTED(quire_rope_store_kv)
 QUIRE_NOTED(quire_put_columns)
 QUIRE_NOTED(quire_rms_norm)
-QUIRE_NOTED(quire_add_rms_norm)
+QUIRE_NOTED(quire_rms_norm_wide)
+QUIRE_NOTED(quire_rope_angles)
+QUIRE_NOTED(quire_rope_store_kv)
+QUIRE_NOTED(quire_rope_store_kv_wide)
+QUIRE_NOTED(quire_route)
+QUIRE_NOTED(quire_scale)
+QUIRE_NOTED(quire_sort_by_expert)
 
 #undef QUIRE_NOTED
 

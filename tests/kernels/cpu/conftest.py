@@ -16,6 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 FORMS = (
     "attention",
     "encoder_attention",
+    "experts.experts",
+    "experts.route",
+    "experts.shared",
     "linear.activation",
     "linear.embed_groups",
     "linear.embedding",
@@ -24,6 +27,7 @@ FORMS = (
     "linear.linear_groups",
     "linear.linear_int8",
     "linear.norm",
+    "part_norm",
     "prepare_inputs",
     "rope_angles",
     "rope_in_place",

@@ -7,6 +7,9 @@ from coded_layers import DTYPES, FORMS, GROUPS, coded_layer, random, same
 from quire.kernels.attention.attention import AttentionRule, paged_attention
 from quire.kernels.cpu.arena import Arena
 from quire.kernels.cpu.tape import NotNativeError, record
+from quire.kernels.experts.experts import experts
+from quire.kernels.experts.pack import pack_experts
+from quire.kernels.experts.route import Routing, route
 from quire.kernels.linear.activation import gated_activation
 from quire.kernels.linear.embed_groups import embed_groups
 from quire.kernels.linear.linear import linear, norm_linear
@@ -88,6 +91,46 @@ def test_threads_together_make_of_a_tape_what_one_makes_alone(make_step, threads
     for turn in range(100):
         queries.copy_(given[turn % 2])
         assert torch.equal(tape.replay(num_tokens, num_rows), alone[turn % 2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_threads_that_come_late_to_a_layer_find_its_loops_as_they_were(threads, dtype):
+    """Four threads on fewer cores lose theirs in the middle of any loop, and the others sort the next layer's tokens
+    into the same memory meanwhile. Each layer sends them elsewhere: all to one expert, or to many."""
+    tokens, count, k, hidden, inner, layers = 24, 16, 2, 64, 32, 24
+    x = random(tokens, hidden, dtype=dtype)
+    gate_up, down = random(count, 2 * inner, hidden, dtype=dtype), random(count, hidden, inner, dtype=dtype)
+    packed, gain = pack_experts(gate_up / hidden**0.5, down / inner**0.5), torch.ones(hidden, dtype=dtype)
+    slots = torch.zeros(tokens, dtype=torch.int64)
+    logits = torch.empty(layers, tokens, count)
+    generator = torch.Generator().manual_seed(2)
+
+    def run(rows):
+        out = x[:rows]
+        for layer in range(layers):
+            ids, weights = route(logits[layer, :rows], None, slots[:rows], Routing(count, k, renormalize=True))
+            out = rms_norm(experts(out, ids, weights, *packed, "silu", 0), gain, 1e-5)
+        return out
+
+    def send():
+        logits.normal_(generator=generator)
+        logits[::2, :, torch.randint(count, (1,), generator=generator)] += 20  # one takes all of every other layer
+        logits[1::4, :, 3] += 20
+        slots.copy_(torch.randint(-1, 4, (tokens,), generator=generator))
+
+    send()
+    threads(4)
+    tape = record(lambda: run(tokens), tokens, 1)
+    for turn in range(200):
+        send()
+        rows = (tokens, 1, 7)[turn % 3]
+        replayed = tape.replay(rows, 1).clone()
+        if turn % 10 < 3:
+            threads(1)
+            assert torch.equal(replayed, run(rows))
+            assert replayed.isfinite().all()
+            threads(4)
 
 
 def test_an_arena_gives_out_a_block_again_once_no_view_of_it_is_held():

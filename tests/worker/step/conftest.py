@@ -10,6 +10,7 @@ import torch
 
 from quire.kernels import catalog
 from quire.kernels.attention.tile_schedule import tile_shape
+from quire.kernels.experts.pack import pack_experts
 from quire.kernels.linear.pack import pack
 from quire.kernels.sampling.score import best
 from quire.worker.build_runner import build_runner
@@ -30,7 +31,8 @@ def as_on_a_gpu(triton_interpreter, monkeypatch):
             form = functools.partial(type(operation)._implementation, operation, "cuda")
             monkeypatch.setattr(operation, "implementation", lambda _, form=form: form())
     monkeypatch.setattr(Device, "records_tapes", False)  # of native calls, which are none of these
-    monkeypatch.setattr(pack, "implementation", lambda _: pack.reference)
+    for packing in (pack, pack_experts):
+        monkeypatch.setattr(packing, "implementation", lambda _, packing=packing: packing.reference)
     monkeypatch.setattr("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape("cuda", groups))
 
 

@@ -17,6 +17,23 @@ from quire.worker.step.graphs import Graphs
 from quire.worker.step.taped_steps import TapedSteps
 
 MODEL_TYPES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+EXPERTS = {
+    "architecture": "Qwen3MoeForCausalLM",
+    "num_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 3,
+    "mlp_only_layers": [1],
+}
+SHARED_EXPERT = {
+    "architecture": "Qwen2MoeForCausalLM",
+    "num_experts": 15,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 64,
+}
+NORM_OF_ALL_HEADS = {"architecture": "OlmoeForCausalLM", "num_experts": 6, "num_experts_per_tok": 2}
+MIXTRAL = {"architecture": "MixtralForCausalLM", "num_local_experts": 5, "num_experts_per_tok": 2}
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
 NUM_SLOTS = 6
 
@@ -70,6 +87,11 @@ def random_steps(seed, num_steps):
         ({"dtype": "float32", "kv_cache_dtype": "bfloat16"}, {}),
         ({"dtype": "bfloat16", "kv_cache_dtype": "int8"}, {}),
         ({"dtype": "float32", "num_threads": 2}, {"tie_word_embeddings": True}),
+        ({"dtype": "float32", "num_threads": 2}, EXPERTS),
+        ({"dtype": "bfloat16", "num_threads": 2}, EXPERTS),
+        ({"dtype": "bfloat16"}, SHARED_EXPERT),
+        ({"dtype": "float32"}, NORM_OF_ALL_HEADS),
+        ({"dtype": "bfloat16", "num_threads": 2}, MIXTRAL),
     ],
     ids=[
         "float32",
@@ -83,6 +105,11 @@ def random_steps(seed, num_steps):
         "bfloat16 cache",
         "int8 cache",
         "tied, two threads",
+        "experts, two threads",
+        "experts bfloat16, two threads",
+        "shared expert bfloat16",
+        "norm of all heads",
+        "mixtral bfloat16, two threads",
     ],
 )
 def test_taped_steps_equal_eager_ones_bit_for_bit(settings, drive, tiny_checkpoint, fields, changes):
@@ -127,6 +154,9 @@ def reason(settings, folder, fields):
         ({"mlp_bias": True}, {"dtype": "bfloat16"}),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}, {"dtype": "float32"}),
         ({}, {"dtype": "float16"}),
+        ({**EXPERTS, "moe_intermediate_size": 24}, {"dtype": "float32"}),
+        ({**EXPERTS, "moe_intermediate_size": 48}, {"dtype": "bfloat16"}),
+        ({**EXPERTS, "mlp_only_layers": []}, {"dtype": "float16"}),
     ],
     ids=lambda given: " ".join(map(str, given)),
 )
