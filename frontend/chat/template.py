@@ -23,6 +23,8 @@ RETRY_SECONDS = 30.0
 MEMORY_BYTES = 512 << 20
 DEFAULT, WITH_TOOLS = "default", "tool_use"
 DEVELOPER = "developer"
+PAIR_ROLES = ("query", "document")
+"""Roles of the texts that a reranker compares."""
 
 log = logging.getLogger("quire.frontend")
 
@@ -89,6 +91,16 @@ class ChatTemplate:
     def shows_tools(self) -> bool:
         """True where a prompt with tools may differ from one without."""
         return "tools" in self._variables or WITH_TOOLS in self.sources
+
+    @property
+    def shows_pairs(self) -> bool:
+        """True where it shows a query and a document, which are messages of these roles."""
+        return all(f'"{role}"' in self.text or f"'{role}'" in self.text for role in PAIR_ROLES)
+
+    @property
+    def shows_instruction(self) -> bool:
+        """True where it shows an instruction, which is a variable and a message of the system."""
+        return "instruction" in self._variables or "system" in self.text
 
     async def start(self) -> None:
         """Start one process; the other starts with the first chat that finds it busy. Raises `TemplateError`."""

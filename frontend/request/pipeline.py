@@ -142,7 +142,7 @@ class RequestPipeline:
         """The documents' scores. `query`, `documents`: the fields' names. Raises `ParameterError` or `RequestError`."""
         with self._preparing():
             model = await self._models.find(request.model)
-            return await score(self._gatherer, model, request, call, query, documents)
+            return await score(self._gatherer, self._prompt_tokenizer, model, request, call, query, documents)
 
     async def classify(self, request: ClassifyRequest, call: Call, names: Sequence[str] = ()) -> Classifications:
         """Numbers of the inputs' labels. `names`: the inputs' fields. Raises `ParameterError` or `RequestError`."""

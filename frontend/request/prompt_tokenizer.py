@@ -132,6 +132,12 @@ class PromptTokenizer:
         facts = model.facts
         return Tokens(ids, texts, facts.max_model_len if facts is not None else 0)
 
+    async def pair(self, model: ServedModel, chat: Chat, context: int | None) -> Sequence[int]:
+        """The tokens of a query and a document, checked messages that the template shows, with those that the
+        tokenizer puts around every text. `context`: see `AsyncTokenizer.ids`. Raises `ParameterError` or
+        `RequestError`."""
+        return await self._encode(model, await self._render(model, chat), context, special=True)
+
     async def fits(self, model: ServedModel, chat: Chat) -> bool:
         """True where a chat leaves room for an answer. Raises `ParameterError` or `RequestError` for what is wrong."""
         if (facts := model.facts) is None:
@@ -180,10 +186,12 @@ class PromptTokenizer:
             answer = await template.render(job)
         return await self._threads.run_single(len(answer), job.read, answer)
 
-    async def _encode(self, model: ServedModel, rendered: RenderedChat, context: int | None = None) -> Sequence[int]:
-        """Its tokens. `context`: see `AsyncTokenizer.ids`."""
+    async def _encode(
+        self, model: ServedModel, rendered: RenderedChat, context: int | None = None, special: bool = False
+    ) -> Sequence[int]:
+        """Its tokens. `context`: see `AsyncTokenizer.ids`; `special`: see `EncodeTemplate`."""
         with self._metrics.timed("tokenize_seconds"):
-            job = EncodeTemplate(dict(rendered.originals))
+            job = EncodeTemplate(dict(rendered.originals), special)
             return await model.async_tokenizer.ids(job, rendered.text, "chat", context)
 
 

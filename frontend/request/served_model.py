@@ -51,6 +51,10 @@ class ServedModel:
             config.tokenizer_dir, config.chat_template, self.tokenizer.special_texts, config.template_seconds
         )
         """None: it takes no chats."""
+        self.pair_template = self.template
+        """The template of a query and a document; None: it has none for them."""
+        if not config.chat_template and self.template is not None and not self.template.shows_pairs:
+            self.pair_template = None
         self.infill = find_infill(self.tokenizer)
         """None: it does not fill in between a prompt and a suffix."""
         stated = load_defaults(config.model) if config.use_generation_config else Defaults()

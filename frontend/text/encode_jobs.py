@@ -35,13 +35,19 @@ class EncodeText(msgspec.Struct, frozen=True, tag=True):
 
 
 class EncodeTemplate(msgspec.Struct, frozen=True, tag=True):
-    """Encode a rendered template; `originals` as in `TextTokenizer.encode_template`."""
+    """Encode a rendered template; `originals` as in `TextTokenizer.encode_template`. `special`: as every text is."""
 
-    remedy: ClassVar[str] = "shorten it"
     originals: dict[int, str]
+    special: bool = False
+
+    @property
+    def remedy(self) -> str:
+        """The way out for a text that is too long: one for a vector may be cut."""
+        return EncodeText.remedy if self.special else "shorten it"
 
     def ids(self, tokenizer: TextTokenizer, text: str) -> "array[int]":
-        return packed(tokenizer.encode_template(text, self.originals))
+        ids = tokenizer.encode_template(text, self.originals)
+        return packed(tokenizer.surrounded(ids) if self.special else ids)
 
 
 class DecodeIds(msgspec.Struct, frozen=True, tag=True):

@@ -50,7 +50,7 @@ class PairTemplate(NamedTuple):
         """One prompt of two encoded texts, of at most `keep` tokens, which must leave room for the template: the longer
         text gives way first, as with the library's `longest_first`. `keep_last`: the ends of the texts stay."""
         if keep is not None:
-            sizes = _longest_first(len(first), len(second), keep - self.num_around)
+            sizes = longest_first(len(first), len(second), keep - self.num_around)
             first, second = (_cut(ids, size, keep_last) for ids, size in zip((first, second), sizes, strict=True))
         ids = array("i", self.before)  # a column: with each of many documents a long first text is copied again
         for part in (first, self.between, second, self.behind):
@@ -59,7 +59,17 @@ class PairTemplate(NamedTuple):
         return Pair(ids, start if start < len(ids) else 0)
 
 
-def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The token ids that a tokenizer puts before every text, and behind it."""
+    if tokenizer.post_processor is None:
+        return [], []
+    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    made = tokenizer.post_processor.process(words.encode("a", add_special_tokens=False), None, True)
+    at = made.sequence_ids.index(0)
+    return made.ids[:at], made.ids[at + 1 :]
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     """Tokens that each text keeps of `room`."""
     if first + second <= room:
         return first, second

@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from quire.frontend.text.detokenizer import Detokenizer, PieceBytes, TokenBytes, text_of
-from quire.frontend.text.pair_template import PairTemplate
+from quire.frontend.text.pair_template import PairTemplate, around
 from quire.frontend.text.placeholder_text import PLACEHOLDER, PlaceholderText
 from quire.frontend.text.special_token_escape import unescaped
 from quire.frontend.text.special_tokens import MAX_ROUNDS, SpecialTokenMatch, SpecialTokens, span, with_model
@@ -114,6 +114,12 @@ class TextTokenizer:
         if made_by_model and self._has_user_special(rendered, plain):
             return self._encode_with_placeholders(plain, self.specials.find(plain))
         return ids
+
+    def surrounded(self, ids: list[int]) -> list[int]:
+        """The ids between those that the post-processor puts around every text, where they do not have them yet."""
+        before, behind = around(self._plain)
+        before = [] if ids[: len(before)] == before else before
+        return before + ids + ([] if behind and ids[-len(behind) :] == behind else behind)
 
     def _has_user_special(self, rendered: str, plain: str) -> bool:
         """True where the model found a special token in a user's text."""

@@ -50,6 +50,8 @@ class ScoreRequest:
     max_tokens_per_query: int | None = None
     use_activation: bool | None = None
     """False: the raw number of a model that reads both together. Default: as that model's files say, a sigmoid."""
+    instruction: str | None = None
+    """A text for a model whose template of pairs shows one: what to look for."""
 
 
 @dataclass(frozen=True, slots=True)

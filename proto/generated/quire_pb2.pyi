@@ -686,7 +686,7 @@ class EmbedResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("query", "documents", "request_id", "model", "truncate_prompt_tokens", "priority", "timeout_seconds", "truncation_side", "max_tokens_per_doc", "queries", "max_tokens_per_query", "use_activation")
+    __slots__ = ("query", "documents", "request_id", "model", "truncate_prompt_tokens", "priority", "timeout_seconds", "truncation_side", "max_tokens_per_doc", "queries", "max_tokens_per_query", "use_activation", "instruction")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -699,6 +699,7 @@ class ScoreRequest(_message.Message):
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_PER_QUERY_FIELD_NUMBER: _ClassVar[int]
     USE_ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
     query: str
     documents: _containers.RepeatedScalarFieldContainer[str]
     request_id: str
@@ -711,7 +712,8 @@ class ScoreRequest(_message.Message):
     queries: _containers.RepeatedScalarFieldContainer[str]
     max_tokens_per_query: int
     use_activation: bool
-    def __init__(self, query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., truncation_side: _Optional[str] = ..., max_tokens_per_doc: _Optional[int] = ..., queries: _Optional[_Iterable[str]] = ..., max_tokens_per_query: _Optional[int] = ..., use_activation: _Optional[bool] = ...) -> None: ...
+    instruction: str
+    def __init__(self, query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., truncation_side: _Optional[str] = ..., max_tokens_per_doc: _Optional[int] = ..., queries: _Optional[_Iterable[str]] = ..., max_tokens_per_query: _Optional[int] = ..., use_activation: _Optional[bool] = ..., instruction: _Optional[str] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("request_id", "model", "scores", "prompt_tokens")

@@ -106,6 +106,7 @@ def _common(body: Common, request: Request) -> dict[str, Any]:
         "max_tokens_per_doc": body.max_tokens_per_doc,
         "max_tokens_per_query": body.max_tokens_per_query,
         "use_activation": activates,
+        "instruction": body.instruction,
     }
 
 

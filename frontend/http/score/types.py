@@ -34,7 +34,8 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     use_activation: bool | None = None
     activation: bool | None = None
     softmax: bool | None = None
-    instruction: None = None
+    instruction: str | None = None
+    """Text that says what to look for, where the template of a reranker shows it."""
     chat_template: None = None
     mm_processor_kwargs: None = None
     max_tokens_per_query: int | None = None

@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from quire.frontend.call import Call
+from quire.frontend.request.prompt_tokenizer import PromptTokenizer
 from quire.frontend.request.served_model import ServedModel
 from quire.frontend.request.vectors.activation import activated
 from quire.frontend.request.vectors.embeddings import normalized
+from quire.frontend.request.vectors.pair_prompts import PairPrompt, pair_prompts
 from quire.frontend.request.vectors.vector_call import MAX_INPUTS, Gatherer, VectorCall, check_count
 from quire.frontend.text.pair_template import Pair
 from quire.proto.api import ScoreRequest, Scores
@@ -20,6 +22,7 @@ TASKS: tuple[Task, ...] = ("embed", "score")
 
 async def score(
     gatherer: Gatherer,
+    tokenizer: PromptTokenizer,
     model: ServedModel,
     request: ScoreRequest,
     call: Call,
@@ -44,10 +47,13 @@ async def score(
     shared = gatherer.begin(model, request, call, [*numbered, *names], TASKS)
     if shared.facts.task == "embed":
         return await _cosines(gatherer, shared, request, queries)
-    return await _of_pairs(gatherer, shared, request, queries)
+    return await _of_pairs(gatherer, shared, pair_prompts(tokenizer, shared, request, queries), request)
 
 
 async def _cosines(gatherer: Gatherer, shared: VectorCall, request: ScoreRequest, queries: Sequence[str]) -> Scores:
+    if request.instruction is not None:
+        message = "is for models that read both texts together, and this one embeds each; write it into the query"
+        raise ParameterError("instruction", message, "UNSUPPORTED")
     num_queries = len(queries)
     texts = (*queries, *request.documents)
 
@@ -62,27 +68,10 @@ async def _cosines(gatherer: Gatherer, shared: VectorCall, request: ScoreRequest
     return Scores(shared.label, shared.name, scores, sum(one.num_tokens for one in found))
 
 
-async def _of_pairs(gatherer: Gatherer, shared: VectorCall, request: ScoreRequest, queries: Sequence[str]) -> Scores:
-    head, count = shared.facts.head, len(request.documents)
+async def _of_pairs(gatherer: Gatherer, shared: VectorCall, prompt: PairPrompt, request: ScoreRequest) -> Scores:
+    head = shared.facts.head
     assert head is not None
-    named_queries, names = shared.names[:-count], shared.names[-count:]
-    template = shared.model.tokenizer.pairs
-    if shared.keep is not None and shared.keep < template.num_around + 2:
-        least = template.num_around + 2
-        raise ParameterError("truncate_prompt_tokens", f"must be at least {least} for a pair, got {shared.keep}")
-
-    async def encoded(number: int) -> Sequence[int]:
-        limit, field = request.max_tokens_per_query, named_queries[number]
-        return await shared.encode(queries[number], special=False, most=limit, field=field)
-
-    only = await encoded(0) if len(queries) == 1 else None
-
-    async def prompt(index: int) -> Pair:
-        first = await encoded(index) if only is None else only
-        second = await shared.encode(request.documents[index], special=False, most=request.max_tokens_per_doc)
-        return template.join(first, second, shared.keep, keep_last=shared.keep_last)
-
-    found = await gatherer.gather(replace(shared, names=names), prompt)
+    found = await gatherer.gather(replace(shared, names=shared.names[-len(request.documents) :]), prompt)
     kind = "none" if request.use_activation is False else head.activation
     scores = [float(activated(one.vector, kind)[0]) for one in found]
     return Scores(shared.label, shared.name, scores, sum(one.num_tokens for one in found))

@@ -96,15 +96,20 @@ class VectorCall:
         return self.request.truncation_side == "left"
 
     async def encode(
-        self, source: str | Sequence[int], special: bool = True, most: int | None = None, field: str = INPUT
+        self,
+        source: str | Sequence[int],
+        special: bool = True,
+        most: int | None = None,
+        field: str = INPUT,
+        parse_special: bool = False,
     ) -> Sequence[int]:
         """The ids of an input, cut to what the call keeps, and to `most`. Raises `ParameterError` on `field` for one
-        that can never fit the context."""
+        that can never fit the context. `parse_special`: special tokens spelled in it are parsed."""
         limits = [limit for limit in (self.keep, most) if limit is not None]
         keep = min(limits) if limits else None
         if not isinstance(source, str):
             return source[-keep:] if self.keep_last and keep is not None else source[:keep]
-        job = EncodeText(special, keep=keep, keep_last=self.keep_last)
+        job = EncodeText(special, parse_special, keep, self.keep_last)
         context = self.facts.max_model_len if keep is None else None
         return await self.model.async_tokenizer.ids(job, source, field, context)
 

@@ -156,3 +156,45 @@ def test_activations_do_not_overflow():
     assert activated(raw, "sigmoid").tolist() == [0.0, 0.5, 1.0]
     assert activated(raw, "softmax").tolist() == [0.0, 0.0, 1.0]
     assert activated(raw, "none").tolist() == [-1000.0, 0.0, 1000.0]
+
+
+ROLE = "{{{{ (messages | selectattr('role', 'eq', '{}') | first).content }}}}"
+PAIRS = f"{ROLE.format('query')}|{ROLE.format('document')}"
+
+
+def test_a_template_of_pairs_alone_is_one_for_them(scoring, tmp_path):
+    (tmp_path / "pairs.jinja").write_text(PAIRS)
+
+    async def test(s):
+        encode = s.server.pipeline._models.default.tokenizer.encode
+        await s.client.score(ScoreRequest(query="hello", documents=["stop"]))
+        assert unpack(s.scheduler.submits[-1].prompt).tolist() == encode("hello|stop")
+        with pytest.raises(RequestError, match="is not shown by a template of this model") as refused:
+            await s.client.score(ScoreRequest(query="hello", documents=["stop"], instruction="go"))
+        assert refused.value.field == "instruction"
+
+    scoring(test, chat_template=str(tmp_path / "pairs.jinja"))
+
+
+def test_an_instruction_has_its_bound(scoring, tmp_path):
+    (tmp_path / "pairs.jinja").write_text("{{ instruction | default('none') }}" + PAIRS)
+
+    async def test(s):
+        encode = s.server.pipeline._models.default.tokenizer.encode
+        await s.client.score(ScoreRequest(query="hello", documents=["stop"], instruction="go"))
+        assert unpack(s.scheduler.submits[-1].prompt).tolist() == encode("gohello|stop")
+        with pytest.raises(RequestError, match="5000 characters; at most 4096"):
+            await s.client.score(ScoreRequest(query="hello", documents=["stop"], instruction="a" * 5000))
+
+    scoring(test, chat_template=str(tmp_path / "pairs.jinja"))
+
+
+def test_a_template_that_fails_fails_the_pair(scoring, tmp_path):
+    (tmp_path / "pairs.jinja").write_text("{{ raise_exception('no ' + messages[1].content) }}")
+
+    async def test(s):
+        with pytest.raises(RequestError, match="the chat template refused them: no stop") as refused:
+            await s.client.score(ScoreRequest(query="hello", documents=["stop"]))
+        assert refused.value.field == "documents[0]"
+
+    scoring(test, chat_template=str(tmp_path / "pairs.jinja"))
