@@ -30,6 +30,7 @@ from quire.kernels.sampling.penalize import mask_tokens, penalize
 from quire.kernels.sampling.sample import sample
 from quire.kernels.sampling.score import best, finite_rows, score
 from quire.kernels.sampling.top_k_top_p import top_k_top_p
+from quire.kernels.scale import scale
 
 OPERATIONS = (
     copy_blocks,
@@ -38,6 +39,7 @@ OPERATIONS = (
     embed_shard,
     embed_groups,
     embed_group_words,
+    scale,
     rope_angles,
     rms_norm,
     add_rms_norm,

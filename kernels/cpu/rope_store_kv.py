@@ -1,10 +1,8 @@
-"""Norm of the heads, rotary positions, KV write and query layout for CPUs: each token's row is read once. Gains in
-float32 beside activations in 16 bits are left to the reference."""
+"""Norm of the heads, rotary positions, KV write and query layout for CPUs: each token's row is read once."""
 
 import torch
 
 from quire.kernels.attention.int8_rows import head_dim_of
-from quire.kernels.attention.rope_store_kv import rope_store_kv_reference
 from quire.kernels.cpu.native import address, dtype_code, native
 
 
@@ -22,14 +20,13 @@ def rope_store_kv(
     value_scale: torch.Tensor | None,
 ) -> torch.Tensor:
     """See kernels/attention/rope_store_kv.py."""
-    if query_weight is not None and query_weight.dtype != qkv.dtype:
-        given = (cos, sin, keys, values, slot_mapping, query_weight, key_weight, eps, key_scale, value_scale)
-        return rope_store_kv_reference(qkv, *given)
     num_tokens, width = qkv.shape
     kv_heads, head_dim = keys.shape[2], head_dim_of(keys)
     groups = (width // head_dim - 2 * kv_heads) // kv_heads
     query = qkv.new_empty((kv_heads, num_tokens, groups, head_dim))
-    native().quire_rope_store_kv(
+    is_wide = query_weight is not None and query_weight.dtype != qkv.dtype
+    library = native()
+    (library.quire_rope_store_kv_wide if is_wide else library.quire_rope_store_kv)(
         dtype_code("qkv", qkv),
         dtype_code("keys", keys),
         qkv.data_ptr(),

@@ -112,7 +112,7 @@ FLOORS = {
     "kernels": (
         {"bench", "catalog", "cpu", "gpu"},
         {"attention", "experts"},
-        {"linear", "prepare_inputs", "sampling"},
+        {"linear", "prepare_inputs", "sampling", "scale"},
         {"checks", "chips", "dispatch"},
     ),
     "kernels.gpu": (

@@ -5,6 +5,7 @@ import torch
 
 from quire.kernels.linear.pack import is_blocked
 from quire.kernels.sampling.score import best
+from quire.kernels.scale import scale
 from quire.worker.batch import Embedded
 from quire.worker.build_context import BuildContext
 from quire.worker.weights.parts import Part, consecutive, vocabulary_share, whole
@@ -63,7 +64,7 @@ class Vocabulary(ShardedModule):
         """int64 [T] -> [T, hidden], with `embedded` in place of what it has a row for."""
         looked_up = self.group.all_reduce(self._rows(token_ids))
         if self.factor != 1.0:
-            looked_up = looked_up * self.factor
+            looked_up = scale(looked_up, self.factor)
         return looked_up if embedded is None else embedded.put_into(looked_up)
 
     def _rows(self, token_ids: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,7 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
         return "torch multiplies the queries by their positions"
     if any(layer.attention.output_bias or (layer.dense is not None and layer.dense[1].bias) for layer in spec.layers):
         return "torch adds the biases of outputs"
-    if reason := _untaped_model(spec, dtype):
+    if reason := _untaped_model(spec):
         return reason
     size = config.tensor_parallel_size
     matrices = sizes.count(spec, 1 if sizes.indivisible(spec, size) else size).matrices
@@ -45,16 +45,12 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
     )
 
 
-def _untaped_model(spec: ModelSpec, dtype: str) -> str:
+def _untaped_model(spec: ModelSpec) -> str:
     """A reason that norms and factors give; empty: there is none."""
     if spec.norm.kind == "layer":
         return "norms by mean and variance are torch's"
-    if spec.norm.kind == "rms_from_one" and dtype != "float32":
-        return f"torch normalises {dtype} by gains of float32"
     if any(layer.norms not in ("before", "both") for layer in spec.layers):
         return "torch adds the residual where no norm follows"
-    if spec.embedding_scale != 1 or spec.residual_scale != 1:
-        return "torch multiplies the embeddings"
     return ""
 
 

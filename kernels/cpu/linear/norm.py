@@ -1,20 +1,17 @@
-"""RMS norms for CPUs: one pass over memory, the same rounding as the reference. Gains in float32 beside activations in
-16 bits are left to it."""
+"""RMS norms for CPUs: one pass over memory, the same rounding as the reference."""
 
 import torch
 
 from quire.kernels.cpu.native import dtype_code, native
-from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See kernels/linear/norm.py."""
-    if weight.dtype != x.dtype:
-        return rms_norm_reference(x, weight, eps)
+    library = native()
     x = x.contiguous()
     out = torch.empty_like(x)
     width = x.shape[-1]
-    native().quire_rms_norm(
+    (library.quire_rms_norm if weight.dtype is x.dtype else library.quire_rms_norm_wide)(
         dtype_code("x", x),
         x.data_ptr(),
         weight.contiguous().data_ptr(),
@@ -31,12 +28,11 @@ def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See kernels/linear/norm.py."""
-    if weight.dtype != x.dtype:
-        return add_rms_norm_reference(x, residual, weight, eps)
+    library = native()
     x, residual = x.contiguous(), residual.contiguous()
     normed, total = torch.empty_like(x), torch.empty_like(x)
     width = x.shape[-1]
-    native().quire_add_rms_norm(
+    (library.quire_add_rms_norm if weight.dtype is x.dtype else library.quire_add_rms_norm_wide)(
         dtype_code("x", x),
         x.data_ptr(),
         residual.data_ptr(),

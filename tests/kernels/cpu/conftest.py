@@ -36,6 +36,7 @@ FORMS = (
     "sampling.sample",
     "sampling.score",
     "sampling.top_k_top_p",
+    "scale",
 )
 
 

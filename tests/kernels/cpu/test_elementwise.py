@@ -15,6 +15,7 @@ from quire.kernels.cpu.rope_in_place import rope_in_place
 from quire.kernels.cpu.rope_store_kv import rope_store_kv
 from quire.kernels.linear.activation import gated_activation_reference
 from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
+from quire.kernels.scale import scale, scale_reference
 
 FP8 = torch.float8_e4m3fn
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -48,15 +49,30 @@ seeds = st.integers(0, 1000)
 
 
 @common
-@given(rows=rows, width=st.sampled_from(WIDTHS), dtype=dtypes, spread=st.sampled_from([1e-3, 1.0, 50.0]), seed=seeds)
-def test_norms_follow_their_references(rows, width, dtype, spread, seed):
+@given(
+    rows=rows,
+    width=st.sampled_from(WIDTHS),
+    dtype=dtypes,
+    wide=st.booleans(),
+    spread=st.sampled_from([1e-3, 1.0, 50.0]),
+    seed=seeds,
+)
+def test_norms_follow_their_references(rows, width, dtype, wide, spread, seed):
+    """`wide`: gains are float32."""
     x, residual = random((2, rows, width), dtype, seed, spread)
-    weight = random((width,), dtype, seed + 1)
+    weight = random((width,), torch.float32 if wide else dtype, seed + 1)
     close(rms_norm(x, weight, 1e-5), rms_norm_reference(x, weight, 1e-5))
     normed, total = add_rms_norm(x, residual, weight, 1e-5)
     wanted, wanted_total = add_rms_norm_reference(x, residual, weight, 1e-5)
     assert torch.equal(total, wanted_total)
     close(normed, wanted)
+
+
+@common
+@given(rows=rows, width=st.sampled_from(WIDTHS), dtype=dtypes, factor=st.sampled_from([0.5, 3.3, 45.25]), seed=seeds)
+def test_rows_are_scaled_to_the_bit(rows, width, dtype, factor, seed):
+    x = random((rows, width), dtype, seed)
+    assert torch.equal(scale(x, factor), scale_reference(x, factor))
 
 
 def test_norm_of_heads_keeps_the_shape():
@@ -153,6 +169,22 @@ def test_rope_store_kv_follows_its_reference(
     else:
         rtol, atol = max(TOLERANCE[dtype], TOLERANCE[cache_dtype])
         torch.testing.assert_close(result, wanted, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_heads_are_normalised_by_gains_of_float32(dtype, cache_dtype):
+    qkv, angles = random((5, 4 * 64), dtype, 1), random((5, 32), torch.float32, 2)
+    weights = 1 + random((2, 64), torch.float32, 3) / 1000  # which 16 bits would round away
+    shape = (2, 2, 4, 1, row_width(64, cache_dtype))
+    caches = [torch.zeros(shape).to(cache_dtype) for _ in "ab"]
+    step = qkv, angles.cos(), angles.sin()
+    query = rope_store_kv(*step, *caches[0], torch.arange(5), *weights, 1e-6, None, None)
+    wanted = rope_store_kv_reference(*step, *caches[1], torch.arange(5), *weights, 1e-6, None, None)
+    room = torch.finfo(dtype).eps
+    torch.testing.assert_close(query, wanted, rtol=0, atol=4 * room)
+    read = dequantize_rows if cache_dtype == torch.int8 else torch.Tensor.float
+    torch.testing.assert_close(*map(read, caches), rtol=0.01, atol=0.03)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, FP8])

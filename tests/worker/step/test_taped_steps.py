@@ -34,6 +34,10 @@ SHARED_EXPERT = {
 }
 NORM_OF_ALL_HEADS = {"architecture": "OlmoeForCausalLM", "num_experts": 6, "num_experts_per_tok": 2}
 MIXTRAL = {"architecture": "MixtralForCausalLM", "num_local_experts": 5, "num_experts_per_tok": 2}
+GEMMA = {"num_hidden_layers": 3, "query_pre_attn_scalar": 24, "layer_types": ["full_attention"] * 3}
+GEMMA_2 = {"architecture": "Gemma2ForCausalLM", "attn_logit_softcapping": 5.0, **GEMMA}
+GEMMA_3 = {"architecture": "Gemma3ForCausalLM", **GEMMA}
+GRANITE = {"architecture": "GraniteForCausalLM", "embedding_multiplier": 3.0, "residual_multiplier": 0.22}
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
 NUM_SLOTS = 6
 
@@ -92,6 +96,10 @@ def random_steps(seed, num_steps):
         ({"dtype": "bfloat16"}, SHARED_EXPERT),
         ({"dtype": "float32"}, NORM_OF_ALL_HEADS),
         ({"dtype": "bfloat16", "num_threads": 2}, MIXTRAL),
+        ({"dtype": "bfloat16"}, GEMMA_2),
+        ({"dtype": "float32", "num_threads": 2}, GEMMA_3),
+        ({"dtype": "bfloat16"}, GEMMA_3),
+        ({"dtype": "bfloat16"}, GRANITE),
     ],
     ids=[
         "float32",
@@ -110,6 +118,10 @@ def random_steps(seed, num_steps):
         "shared expert bfloat16",
         "norm of all heads",
         "mixtral bfloat16, two threads",
+        "gemma 2 bfloat16",
+        "gemma 3, two threads",
+        "gemma 3 bfloat16",
+        "granite bfloat16",
     ],
 )
 def test_taped_steps_equal_eager_ones_bit_for_bit(settings, drive, tiny_checkpoint, fields, changes):
