@@ -9,7 +9,8 @@ MOST_THREADS = 1024
 ENCODER_TYPES = ("bert", "roberta", "xlm-roberta")
 """`model_type` of the models that read a whole prompt in one step, so that a step must hold the longest."""
 KVDtype = Literal["auto", "bfloat16", "float16", "fp8", "int8"]
-AskedTask = Literal["auto", "generate", "embed", "classify", "score", "reward"]
+AskedTask = Literal["auto", "generate", "pooling", "embed", "classify", "score", "reward"]
+"""pooling: as auto, but for generating."""
 TowerMode = Literal["data", "weights"]
 PrefillBody = Literal["auto", "plain", "specialized"]
 Quantization = Literal[

@@ -16,6 +16,7 @@ from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.other_engines import OTHER_FLAGS, notice, refusal
 from quire.deploy.flags.sizes import parse_object
 from quire.deploy.flags.spec import Spec, specs
+from quire.deploy.flags.task_flags import MEANT, task_of
 from quire.deploy.flags.vllm_flags import BARE, VLLM_FLAGS, VllmFlag
 from quire.proto.process import exit_codes
 
@@ -130,6 +131,8 @@ class OtherFlagAction(argparse.Action):
             parser.error(why)
         if line := notice(name):
             notices(namespace).append(line)
+        if name in MEANT:
+            setattr(namespace, name, values)
 
 
 def _add_flag(group: "argparse._ActionsContainer", spec: Spec, shown: bool) -> None:
@@ -165,6 +168,12 @@ def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
     known = {spec.field for spec in specs()}
     values = written | {key: value for key, value in given.items() if key in known or key == MODEL_KEY}
     model = values.pop(MODEL_KEY, "")
+    in_file = {name: values.pop(name) for name in MEANT if name in values}
+    if flags := in_file | {name: given[name] for name in MEANT if name in given}:
+        try:
+            values["task"] = task_of(values.get("task", "auto"), flags)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
     for key, value in values.items():
         if isinstance(value, list):  # of several words, each a name or a list of names
             values[key] = tuple(name for names in value for name in names)
@@ -210,6 +219,8 @@ def read_yaml(path: Path, noticed: list[str]) -> dict[str, Any]:
                 raise UsageError(f"--config {path}: {why}")
             if not unsaid and (line := notice(name)):
                 noticed.append(line)
+            if name in MEANT:
+                values[name] = value
             continue
         field = name if name == MODEL_KEY else by_name[name].field if name in by_name else ""
         if not field:

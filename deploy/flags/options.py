@@ -91,8 +91,8 @@ class ServeOptions:
     ] = ()
 
     task: Annotated[
-        Literal["auto", "generate", "embed", "classify", "score", "reward"],
-        Flag("model", "what the model is asked for; auto: by the checkpoint"),
+        Literal["auto", "generate", "pooling", "embed", "classify", "score", "reward"],
+        Flag("model", "what the model is asked for; auto: by the checkpoint; pooling: any of those behind it"),
     ] = "auto"
     hf_overrides: Annotated[
         str,

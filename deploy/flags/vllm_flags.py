@@ -7,6 +7,8 @@ that says what happens instead; the rest are refused with the way out. Flags of 
 
 from dataclasses import dataclass
 
+from quire.deploy.flags.task_flags import MEANT
+
 BARE = "true"
 """Value of a flag that has none on the command line."""
 
@@ -55,6 +57,7 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "enable-ssl-refresh": _always("certificates are always read again when their files change"),
     "interleave-mm-strings": _always("an image is where its message has it"),
     "no-enable-log-requests": _always(_NOT_LOGGED),
+    "trust-remote-code": _always("no code of a checkpoint is run; known architectures need none, others are refused"),
     "uvicorn-log-level": VllmFlag("use --log-level", ("debug", "info", "warning", "error", "critical", "trace")),
     # one value has no effect
     "allowed-headers": VllmFlag(_NO_CORS_DETAIL, ('["*"]',)),
@@ -147,13 +150,12 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "optimization-level": VllmFlag("there are no levels; leave it out, or say --enforce-eager", also=("-O",)),
     "revision": VllmFlag("write it behind the hub id, MODEL@REVISION"),
     "root-path": VllmFlag("let the reverse proxy strip the prefix"),
-    "convert": VllmFlag("use --task embed, classify or reward; a head is never made up", ("auto", "none")),
-    "runner": VllmFlag("use --task: pooling is embed, classify, score or reward", ("auto",)),
+    "convert": VllmFlag("a head is never made up; see --task", ("auto", "none", *MEANT["convert"])),
+    "runner": VllmFlag("a model generates or pools; see --task", ("auto", *MEANT["runner"])),
     "speculative-config": VllmFlag(_NO_DRAFTS, also=("-sc",)),
     "structured-outputs-config": VllmFlag("grammars are always compiled by llguidance"),
     "tokenizer-revision": VllmFlag("write it behind the hub id, MODEL@REVISION"),
     "tool-parser-plugin": VllmFlag("quire imports no code named on the command line; see --tool-call-parser"),
-    "trust-remote-code": _never("quire runs no code of a checkpoint; leave it out (see `quire doctor MODEL`)"),
     "trust-request-chat-template": _never("a template never comes from a request; use --chat-template"),
     "uds": VllmFlag("use --host and --http-port"),
 }

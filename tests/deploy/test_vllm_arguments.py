@@ -210,7 +210,7 @@ REFUSED = {
     "--kv-cache-dtype fp8_per_token_head": "fp8_per_token_head is not served: 8-bit floats have scales of tensors or",
     "--kv-cache-dtype nvfp4": "invalid choice: 'nvfp4' (choose from ",
     "--max-model-len 1.5": "expected a whole number",
-    "--trust-remote-code": "--trust-remote-code: quire runs no code of a checkpoint; leave it out",
+    "--convert mm_encoder_only": "--convert: a head is never made up; see --task",
 }
 
 

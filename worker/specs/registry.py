@@ -182,7 +182,7 @@ def read_spec(
     if can_generate and (task == "generate" or (task == "auto" and not (model_dir / MODULES).exists())):
         return spec
     shape = ARCHITECTURES[spec.architecture].classifier
-    if task in HEAD_TASKS or (task == "auto" and shape is not None):
+    if task in HEAD_TASKS or (task in ("auto", "pooling") and shape is not None):
         head = read_head(config, spec.architecture, shape, task)
         return replace(spec, head=head, pooling="cls" if isinstance(spec, EncoderSpec) else "last")
     if isinstance(spec, EncoderSpec):

@@ -116,7 +116,7 @@ def test_flags_of_vllm_that_change_nothing_here_are_taken() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--trust-remote-code"], "--trust-remote-code: quire runs no code of a checkpoint"),
+        (["--runner", "draft"], "--runner: a model generates or pools; see --task"),
         (["--pipeline-parallel-size", "2"], "no pipeline parallelism; --tensor-parallel-size"),
         (["--revision", "main"], "MODEL@REVISION"),
         (["--override-generation-config", "temperature=1"], "expected a JSON object like"),
@@ -207,7 +207,7 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
         ("port: 3\nhttp-port: 4", "there twice"),
         ("port: 3\nport: 4", "'port' is there twice"),
         ("? [a]\n: 1", "--config"),
-        ("trust-remote-code: true", "quire runs no code of a checkpoint"),
+        ("runner: draft", "a model generates or pools"),
         ("api-key: secret-secret", "use api-key-file"),
         ("- a\n- b", "got a list"),
         ("a: [", "--config"),

@@ -160,6 +160,10 @@ def test_the_same_files_generate_and_embed(checkpoint):
     assert read_spec(folder, "generate").pooling is None
     assert read_spec(folder, "embed").head is None
     assert read_spec(folder, "reward").head.activation == "none"
+    assert read_spec(folder, "pooling").head.labels == ("mat",)
+    folder = checkpoint("Qwen3ForCausalLM", True)
+    assert read_spec(folder).pooling is None
+    assert (read_spec(folder, "pooling").pooling, read_spec(folder, "pooling").head) == ("last", None)
 
 
 @pytest.mark.parametrize(
