@@ -1,9 +1,10 @@
 """Fixtures for all tests: tiny checkpoints in Hugging Face layout, made on the spot from a seed."""
 
+import gc
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,17 @@ FROM_ONE = ("gemma2", "gemma3_text")
 """Types whose gains are stored as what they differ from one by."""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays to the end: the collector of garbage would look at it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def is_integration(folder: Path) -> bool:
     return any(folder.is_relative_to(HERE / one) for one in INTEGRATION)
 
@@ -169,44 +181,11 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 @pytest.fixture
-def triton_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three repairs of Triton 3.6's interpreter, without which it runs no kernel, or runs it wrongly."""
-    import numpy as np
-    import torch
-    import triton.language as tl
-    from triton.runtime import interpreter
+def triton_interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels run in Triton's interpreter as they would on a chip, and at once."""
+    import interpreted
 
-    patch = interpreter._patch_lang_tensor
-    create_dot = interpreter.InterpreterBuilder.create_dot
-    floats = {
-        tl.float32: torch.float32,
-        tl.float16: torch.float16,
-        tl.bfloat16: torch.bfloat16,
-        tl.float8e4nv: torch.float8_e4m3fn,
-        tl.float8e5: torch.float8_e5m2,
-    }
-    bits = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
-
-    def index_of_one_element(tensor: Any, scope: Any) -> None:
-        """A scalar is an array of one element, which NumPy 2.4 no longer takes for a whole number unless asked."""
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    def widened(handle: Any) -> Any:
-        """bfloat16 is kept as its bits, which `tl.dot` would multiply as whole numbers."""
-        if handle.dtype.scalar != tl.bfloat16:
-            return handle
-        data = (handle.data.astype(np.uint32) << 16).view(np.float32)
-        return interpreter.TensorHandle(data, tl.float32)
-
-    def dot_of_floats(self: Any, a: Any, b: Any, *args: Any) -> Any:
-        return create_dot(self, widened(a), widened(b), *args)
-
-    def rounded(data: Any, source: Any, target: Any, rounding_mode: Any) -> Any:
-        """Floats are cut to bfloat16 and carried wrongly to 8 bits; the chip rounds to the nearest, as torch does."""
-        numbers = torch.from_numpy(np.ascontiguousarray(data).copy()).view(floats[source]).to(floats[target])
-        return numbers.view(bits[target.primitive_bitwidth]).numpy().reshape(data.shape)
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", index_of_one_element)
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot_of_floats)
-    monkeypatch.setattr(interpreter, "_convert_float", rounded)
+    interpreted.repair(monkeypatch)
+    with interpreted.language():
+        interpreted.hasten(monkeypatch)
+        yield

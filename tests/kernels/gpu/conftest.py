@@ -20,9 +20,10 @@ def repaired(triton_interpreter: None) -> None:
 @pytest.fixture(scope="module")
 def poisoned_results() -> Iterator[None]:
     """New tensors hold NaN, or the largest whole number, until something is written."""
-    torch.use_deterministic_algorithms(True)
+    # unlike `use_deterministic_algorithms` it does not import the compiler of torch, which takes seconds
+    torch.set_deterministic_debug_mode("error")
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
 
 
 @dataclass(frozen=True)
