@@ -27,7 +27,11 @@ LONGEST = (
     "stand_in/test_stand_in.py",
     "deploy/test_wheel.py",
     "worker/step/test_captured_path.py",
-    "kernels/gpu/attention/test_prefill.py",
+    "worker/step/test_drafts.py",
+    "worker/models/test_fit.py",
+    "system/test_older_qwen.py",
+    "system/test_image_faults.py",
+    "bench/test_image_door.py",
     "system/test_equality.py",
     "deploy/supervisor/test_supervisor.py",
 )
