@@ -57,85 +57,84 @@ class Architecture:
 
 GENERATORS: Final = ("ForCausalLM", "ForConditionalGeneration")
 """Ends of the names of architectures with an output head."""
-ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
-    {
-        "LlamaForCausalLM": Architecture(llama.read_llama, llama.NAMES),
-        "MistralForCausalLM": Architecture(llama.read_mistral, llama.NAMES),
-        "Ministral3ForCausalLM": Architecture(llama.read_ministral3, llama.NAMES),
-        "Qwen2ForCausalLM": Architecture(llama.read_qwen2, llama.NAMES),
-        "Qwen3ForCausalLM": Architecture(llama.read_qwen3, llama.NAMES),
-        "Gemma2ForCausalLM": Architecture(gemma.read_gemma2, gemma.NAMES),
-        "Gemma3ForCausalLM": Architecture(gemma.read_gemma3, gemma.NAMES),
-        "Gemma3ForConditionalGeneration": Architecture(
-            gemma.read_wrapped_gemma3, gemma.WRAPPED_NAMES, gemma.TOWER_TENSORS, text_alone=True
-        ),
-        "Phi3ForCausalLM": Architecture(phi.read_phi3, phi.NAMES),
-        "Glm4ForCausalLM": Architecture(phi.read_glm4, phi.GLM4_NAMES),
-        "Olmo2ForCausalLM": Architecture(olmo.read_olmo2, olmo.NAMES),
-        "Olmo3ForCausalLM": Architecture(olmo.read_olmo3, olmo.NAMES),
-        "Exaone4ForCausalLM": Architecture(olmo.read_exaone4, olmo.NAMES),
-        "CohereForCausalLM": Architecture(cohere.read_cohere, cohere.NAMES),
-        "Cohere2ForCausalLM": Architecture(cohere.read_cohere2, cohere.NAMES),
-        "SmolLM3ForCausalLM": Architecture(llama_kin.read_smollm3, llama.NAMES),
-        "GraniteForCausalLM": Architecture(llama_kin.read_granite, llama.NAMES),
-        "SeedOssForCausalLM": Architecture(llama_kin.read_seed_oss, llama.NAMES),
-        "Ernie4_5ForCausalLM": Architecture(llama_kin.read_ernie4_5, llama.NAMES),
-        "MixtralForCausalLM": Architecture(experts.read_mixtral, experts.NAMES),
-        "Qwen2MoeForCausalLM": Architecture(experts.read_qwen2_moe, experts.NAMES),
-        "Qwen3MoeForCausalLM": Architecture(experts.read_qwen3_moe, experts.NAMES),
-        "OlmoeForCausalLM": Architecture(experts.read_olmoe, experts.NAMES),
-        "Glm4MoeForCausalLM": Architecture(biased.read_glm4_moe, biased.NAMES, predictors=1),
-        "MiniMaxM2ForCausalLM": Architecture(biased.read_minimax_m2, biased.NAMES, predictors=3),
-        "Ernie4_5_MoeForCausalLM": Architecture(biased.read_ernie4_5_moe, biased.ERNIE_NAMES),
-        "Dots1ForCausalLM": Architecture(biased.read_dots1, biased.NAMES),
-        "Qwen2VLForConditionalGeneration": Architecture(qwen2_vl.read_qwen2_vl, qwen2_vl.NAMES, qwen2_vl.TOWER_TENSORS),
-        "Qwen2_5_VLForConditionalGeneration": Architecture(
-            qwen2_5_vl.read_qwen2_5_vl, qwen2_5_vl.NAMES, qwen2_vl.TOWER_TENSORS
-        ),
-        "Qwen3VLForConditionalGeneration": Architecture(qwen3_vl.read_qwen3_vl, qwen3_vl.NAMES, qwen3_vl.TOWER_TENSORS),
-        "Qwen3VLMoeForConditionalGeneration": Architecture(
-            qwen3_vl.read_qwen3_vl_moe, qwen3_vl.MOE_NAMES, qwen3_vl.TOWER_TENSORS
-        ),
-        "InternVLForConditionalGeneration": Architecture(
-            internvl.read_internvl, internvl.NAMES, internvl.TOWER_TENSORS, internvl.HEAD
-        ),
-        "LlavaOnevisionForConditionalGeneration": Architecture(
-            llava_onevision.read_llava_onevision, llava_onevision.NAMES, llava_onevision.TOWER_TENSORS
-        ),
-        "Mistral3ForConditionalGeneration": Architecture(
-            mistral3.read_mistral3, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD
-        ),
-        "LlavaForConditionalGeneration": Architecture(
-            mistral3.read_llava, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD
-        ),
-        "LlamaModel": Architecture(llama.read_llama, llama.NAMES),
-        "MistralModel": Architecture(llama.read_mistral, llama.NAMES),
-        "Qwen2Model": Architecture(llama.read_qwen2, llama.NAMES),
-        "Qwen3Model": Architecture(llama.read_qwen3, llama.NAMES),
-        "LlamaForSequenceClassification": Architecture(llama.read_llama, llama.NAMES, classifier=llama.CLASSIFIER),
-        "MistralForSequenceClassification": Architecture(llama.read_mistral, llama.NAMES, classifier=llama.CLASSIFIER),
-        "Ministral3ForSequenceClassification": Architecture(
-            llama.read_ministral3, llama.NAMES, classifier=llama.CLASSIFIER
-        ),
-        "Qwen2ForSequenceClassification": Architecture(llama.read_qwen2, llama.NAMES, classifier=llama.CLASSIFIER),
-        "Qwen3ForSequenceClassification": Architecture(llama.read_qwen3, llama.NAMES, classifier=llama.CLASSIFIER),
-        "BertModel": Architecture(bert.read_bert, bert.NAMES),
-        "BertForMaskedLM": Architecture(bert.read_bert, bert.NAMES),
-        "RobertaModel": Architecture(bert.read_roberta, bert.NAMES),
-        "RobertaForMaskedLM": Architecture(bert.read_roberta, bert.NAMES),
-        "XLMRobertaModel": Architecture(bert.read_roberta, bert.NAMES),
-        "XLMRobertaForMaskedLM": Architecture(bert.read_roberta, bert.NAMES),
-        "BertForSequenceClassification": Architecture(
-            bert.read_bert, bert.CLASSIFIER_NAMES, classifier=bert.CLASSIFIER
-        ),
-        "RobertaForSequenceClassification": Architecture(
-            bert.read_roberta, bert.ROBERTA_CLASSIFIER_NAMES, classifier=bert.ROBERTA_CLASSIFIER
-        ),
-        "XLMRobertaForSequenceClassification": Architecture(
-            bert.read_roberta, bert.ROBERTA_CLASSIFIER_NAMES, classifier=bert.ROBERTA_CLASSIFIER
-        ),
-    }
-)
+_STATED: Final[dict[str, Architecture]] = {
+    "LlamaForCausalLM": Architecture(llama.read_llama, llama.NAMES),
+    "MistralForCausalLM": Architecture(llama.read_mistral, llama.NAMES),
+    "Ministral3ForCausalLM": Architecture(llama.read_ministral3, llama.NAMES),
+    "Qwen2ForCausalLM": Architecture(llama.read_qwen2, llama.NAMES),
+    "Qwen3ForCausalLM": Architecture(llama.read_qwen3, llama.NAMES),
+    "Gemma2ForCausalLM": Architecture(gemma.read_gemma2, gemma.NAMES),
+    "Gemma3ForCausalLM": Architecture(gemma.read_gemma3, gemma.NAMES),
+    "Gemma3ForConditionalGeneration": Architecture(
+        gemma.read_wrapped_gemma3, gemma.WRAPPED_NAMES, gemma.TOWER_TENSORS, text_alone=True
+    ),
+    "Phi3ForCausalLM": Architecture(phi.read_phi3, phi.NAMES),
+    "Glm4ForCausalLM": Architecture(phi.read_glm4, phi.GLM4_NAMES),
+    "Olmo2ForCausalLM": Architecture(olmo.read_olmo2, olmo.NAMES),
+    "Olmo3ForCausalLM": Architecture(olmo.read_olmo3, olmo.NAMES),
+    "Exaone4ForCausalLM": Architecture(olmo.read_exaone4, olmo.NAMES),
+    "CohereForCausalLM": Architecture(cohere.read_cohere, cohere.NAMES),
+    "Cohere2ForCausalLM": Architecture(cohere.read_cohere2, cohere.NAMES),
+    "SmolLM3ForCausalLM": Architecture(llama_kin.read_smollm3, llama.NAMES),
+    "GraniteForCausalLM": Architecture(llama_kin.read_granite, llama.NAMES),
+    "SeedOssForCausalLM": Architecture(llama_kin.read_seed_oss, llama.NAMES),
+    "Ernie4_5ForCausalLM": Architecture(llama_kin.read_ernie4_5, llama.NAMES),
+    "MixtralForCausalLM": Architecture(experts.read_mixtral, experts.NAMES),
+    "Qwen2MoeForCausalLM": Architecture(experts.read_qwen2_moe, experts.NAMES),
+    "Qwen3MoeForCausalLM": Architecture(experts.read_qwen3_moe, experts.NAMES),
+    "OlmoeForCausalLM": Architecture(experts.read_olmoe, experts.NAMES),
+    "Glm4MoeForCausalLM": Architecture(biased.read_glm4_moe, biased.NAMES, predictors=1),
+    "MiniMaxM2ForCausalLM": Architecture(biased.read_minimax_m2, biased.NAMES, predictors=3),
+    "Ernie4_5_MoeForCausalLM": Architecture(biased.read_ernie4_5_moe, biased.ERNIE_NAMES),
+    "Dots1ForCausalLM": Architecture(biased.read_dots1, biased.NAMES),
+    "Qwen2VLForConditionalGeneration": Architecture(qwen2_vl.read_qwen2_vl, qwen2_vl.NAMES, qwen2_vl.TOWER_TENSORS),
+    "Qwen2_5_VLForConditionalGeneration": Architecture(
+        qwen2_5_vl.read_qwen2_5_vl, qwen2_5_vl.NAMES, qwen2_vl.TOWER_TENSORS
+    ),
+    "Qwen3VLForConditionalGeneration": Architecture(qwen3_vl.read_qwen3_vl, qwen3_vl.NAMES, qwen3_vl.TOWER_TENSORS),
+    "Qwen3VLMoeForConditionalGeneration": Architecture(
+        qwen3_vl.read_qwen3_vl_moe, qwen3_vl.MOE_NAMES, qwen3_vl.TOWER_TENSORS
+    ),
+    "InternVLForConditionalGeneration": Architecture(
+        internvl.read_internvl, internvl.NAMES, internvl.TOWER_TENSORS, internvl.HEAD
+    ),
+    "LlavaOnevisionForConditionalGeneration": Architecture(
+        llava_onevision.read_llava_onevision, llava_onevision.NAMES, llava_onevision.TOWER_TENSORS
+    ),
+    "Mistral3ForConditionalGeneration": Architecture(
+        mistral3.read_mistral3, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD
+    ),
+    "LlavaForConditionalGeneration": Architecture(
+        mistral3.read_llava, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD
+    ),
+    "BertModel": Architecture(bert.read_bert, bert.NAMES),
+    "BertForMaskedLM": Architecture(bert.read_bert, bert.NAMES),
+    "RobertaModel": Architecture(bert.read_roberta, bert.NAMES),
+    "RobertaForMaskedLM": Architecture(bert.read_roberta, bert.NAMES),
+    "XLMRobertaModel": Architecture(bert.read_roberta, bert.NAMES),
+    "XLMRobertaForMaskedLM": Architecture(bert.read_roberta, bert.NAMES),
+    "BertForSequenceClassification": Architecture(bert.read_bert, bert.CLASSIFIER_NAMES, classifier=bert.CLASSIFIER),
+    "RobertaForSequenceClassification": Architecture(
+        bert.read_roberta, bert.ROBERTA_CLASSIFIER_NAMES, classifier=bert.ROBERTA_CLASSIFIER
+    ),
+    "XLMRobertaForSequenceClassification": Architecture(
+        bert.read_roberta, bert.ROBERTA_CLASSIFIER_NAMES, classifier=bert.ROBERTA_CLASSIFIER
+    ),
+}
+LABELLED: Final = {
+    **{
+        name: name for name in ("Llama", "Mistral", "Ministral3", "Qwen2", "Qwen3", "Gemma2", "Phi3", "Glm4", "SmolLM3")
+    },
+    **{name: name for name in ("Exaone4", "SeedOss", "Olmo2", "Olmo3", "Mixtral", "Qwen2Moe", "Qwen3Moe")},
+    "Gemma3Text": "Gemma3",
+}
+"""Decoders that transformers has with a head of labels, and without any -> the names of those that generate."""
+_HEADED: Final = {
+    f"{name}ForSequenceClassification": replace(_STATED[f"{row}ForCausalLM"], classifier=llama.CLASSIFIER)
+    for name, row in LABELLED.items()
+}
+_BARE: Final = {f"{name}Model": _STATED[f"{row}ForCausalLM"] for name, row in LABELLED.items()}
+ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(_STATED | _BARE | _HEADED)
 
 
 def read_spec(

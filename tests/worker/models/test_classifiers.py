@@ -41,6 +41,29 @@ DECODERS = {
     "MistralForSequenceClassification": (transformers.MistralConfig, {**DECODER, "sliding_window": 20}),
     "Qwen2ForSequenceClassification": (transformers.Qwen2Config, DECODER),
     "Qwen3ForSequenceClassification": (transformers.Qwen3Config, {**DECODER, "head_dim": 32}),
+    "Gemma2ForSequenceClassification": (transformers.Gemma2Config, {**DECODER, "head_dim": 16, "sliding_window": 130}),
+    "Gemma3TextForSequenceClassification": (
+        transformers.Gemma3TextConfig,
+        {**DECODER, "head_dim": 16, "sliding_window": 20},
+    ),
+    "Phi3ForSequenceClassification": (transformers.Phi3Config, DECODER),
+    "Glm4ForSequenceClassification": (transformers.Glm4Config, {**DECODER, "head_dim": 16}),
+    "SmolLM3ForSequenceClassification": (transformers.SmolLM3Config, DECODER),
+    "Exaone4ForSequenceClassification": (
+        transformers.Exaone4Config,
+        {**DECODER, "layer_types": ["full_attention"] * 2},
+    ),
+    "SeedOssForSequenceClassification": (transformers.SeedOssConfig, {**DECODER, "head_dim": 16}),
+    "Olmo2ForSequenceClassification": (transformers.Olmo2Config, DECODER),
+    "MixtralForSequenceClassification": (transformers.MixtralConfig, {**DECODER, "num_local_experts": 4}),
+    "Qwen2MoeForSequenceClassification": (
+        transformers.Qwen2MoeConfig,
+        {**DECODER, "num_experts": 4, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 40},
+    ),
+    "Qwen3MoeForSequenceClassification": (
+        transformers.Qwen3MoeConfig,
+        {**DECODER, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    ),
 }
 PROMPTS = [[2, 7, 9, 3, 30, 31, 3], [2, 7, 3], [2, 5, 3, *range(40, 100), 3]]
 SECOND_TEXTS = [4, 0, 3]
@@ -88,7 +111,11 @@ def numbers(result):
 
 def expected(folder, second_texts=None):
     """transformers' logits of each of PROMPTS."""
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        attn_implementation="eager",  # which alone caps scores
+    ).eval()
     found = []
     for prompt, second in zip(PROMPTS, second_texts or [0] * len(PROMPTS), strict=True):
         types = {"token_type_ids": torch.tensor([[int(0 < second <= at) for at in range(len(prompt))]])}

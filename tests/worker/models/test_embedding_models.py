@@ -37,6 +37,9 @@ MODELS = {
     "Qwen3Model": (transformers.Qwen3Config, DECODER),
     "LlamaModel": (transformers.LlamaConfig, DECODER),
     "Qwen3ForCausalLM": (transformers.Qwen3Config, DECODER),
+    "Gemma3TextModel": (transformers.Gemma3TextConfig, {**DECODER, "sliding_window": 20}),
+    "Phi3Model": (transformers.Phi3Config, {**DECODER, "pad_token_id": 1}),
+    "MixtralModel": (transformers.MixtralConfig, {**DECODER, "num_local_experts": 4}),
 }
 STAGES = ["Transformer", "Pooling", "Normalize"]
 
@@ -123,12 +126,15 @@ def some_prompts(lengths=(1, 5, 40, 128)):
         ("Qwen3Model", None),
         ("LlamaModel", "mean_tokens"),
         ("Qwen3ForCausalLM", "lasttoken"),
+        ("Gemma3TextModel", "mean_tokens"),
+        ("Phi3Model", None),
+        ("MixtralModel", "lasttoken"),
     ],
 )
 def test_a_batch_of_prompts_gives_the_vectors_of_transformers(architecture, pooling, checkpoint, embedder):
     folder = checkpoint(architecture, pooling)
     driver, prompts = embedder(folder), some_prompts()
-    is_encoder = architecture not in ("Qwen3Model", "LlamaModel", "Qwen3ForCausalLM")
+    is_encoder = "Bert" in architecture or "Roberta" in architecture
     assert (driver.facts.task, driver.facts.embedding_size) == ("embed", 64)
     assert driver.facts.whole_prompts == is_encoder
     assert driver.facts.shares_prefixes == (not is_encoder and pooling != "mean_tokens")
@@ -138,6 +144,14 @@ def test_a_batch_of_prompts_gives_the_vectors_of_transformers(architecture, pool
     wanted = expected(folder, prompts, pooling or ("cls" if is_encoder else "lasttoken"))
     for ours, theirs in zip(vectors(result), wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_a_decoder_whose_tokens_see_each_other_is_refused(checkpoint):
+    folder = checkpoint("Gemma3TextModel")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "use_bidirectional_attention": True}))
+    with pytest.raises(ModelError, match="use_bidirectional_attention: every token sees those before it"):
+        read_spec(folder)
 
 
 def test_a_longest_prompt_is_the_positions_that_are_left(checkpoint, embedder):
