@@ -12,6 +12,7 @@ from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.head import Head
 from quire.worker.sampling.pooler import Classifying, Pooler
 from quire.worker.sampling.sampler import Sampler
+from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.spec import Spec
 from quire.worker.step.graphs import CapturedSteps, Graphs, decode_buckets, mixed_buckets
 from quire.worker.step.inputs import Inputs
@@ -46,8 +47,9 @@ def build_runner(
     upload = Upload(device, config.max_num_seqs)
     tokens = config.max_num_batched_tokens
     inputs = Inputs(slots, upload.rows, tokens, cache.layout.groups, spec.num_position_axes)
-    # an encoder's attention reads the host's lengths, which a graph could not
-    graphs = Graphs(device) if spec.whole_prompts else captured_steps(config, device)
+    # an encoder's attention reads the host's lengths, which a graph could not, and a library's modules what they like
+    is_eager = spec.whole_prompts or isinstance(spec, LibrarySpec)
+    graphs = Graphs(device) if is_eager else captured_steps(config, device)
     output: Pooler | Sampler
     if spec.pooling is not None:
         head = cast(Classifying, model).classifier

@@ -11,6 +11,7 @@ ENCODER_TYPES = ("bert", "roberta", "xlm-roberta")
 KVDtype = Literal["auto", "bfloat16", "float16", "fp8", "int8"]
 AskedTask = Literal["auto", "generate", "pooling", "embed", "classify", "score", "reward"]
 """pooling: as auto, but for generating."""
+ModelImpl = Literal["auto", "quire", "transformers"]
 TowerMode = Literal["data", "weights"]
 PrefillBody = Literal["auto", "plain", "specialized"]
 Quantization = Literal[
@@ -43,6 +44,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Directory of tokenizer.json, for grammars; empty is `model`."""
     task: AskedTask = "auto"
     """auto: by the checkpoint."""
+    model_impl: ModelImpl = "auto"
+    """quire: decoders and encoders of our own; transformers: the modules of that library; auto: those for what we have
+    none of our own."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
     dtype: Dtype = "auto"
     """auto: the checkpoint's on CUDA, but bfloat16 for float32 beside quantized weights; on CPU bfloat16 where

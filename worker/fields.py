@@ -1,8 +1,10 @@
 """Read fields of a config.json with their types checked; ModelError names the field that is wrong."""
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from quire.worker.weights.parts import ModelError
@@ -153,3 +155,37 @@ def shown(value: object) -> str:
     """A wrong value, cut: a config may hold a million of anything."""
     text = "a number of hundreds of digits" if isinstance(value, int) and value.bit_length() > 999 else repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def architecture_of(config: Config) -> str:
+    """The first of the architectures that config.json states; empty without one."""
+    stated = config.get("architectures")
+    return str(stated[0]) if isinstance(stated, list) and stated else ""
+
+
+def read_config(model_dir: Path) -> dict[str, Any]:
+    """Fields of config.json. Raises ModelError where it is missing or does not read."""
+    return read_json(model_dir / "config.json")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of a file. Raises ModelError where it is missing or does not read."""
+    if path.exists() and not path.is_file():  # to read a pipe or a device may never end
+        raise ModelError(path.name, f"is no file in {path.parent}; give a folder in Hugging Face layout")
+    try:
+        content = json.loads(path.read_bytes())  # published ones hold NaN and Infinity, which are no JSON
+    except FileNotFoundError:
+        raise ModelError(path.name, f"not found in {path.parent}; give a folder in Hugging Face layout") from None
+    except OSError as error:
+        raise ModelError(path.name, f"cannot be read in {path.parent}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(path.name, f"is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelError(path.name, "must hold a JSON object")
+    return content
+
+
+def read_generation(model_dir: Path) -> dict[str, Any]:
+    """Fields of generation_config.json; none without one. Raises ModelError."""
+    path = model_dir / "generation_config.json"
+    return read_json(path) if path.exists() else {}

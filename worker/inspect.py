@@ -20,7 +20,7 @@ from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.models.build import build_model
+from quire.worker.models.build import build_model, describe
 from quire.worker.quant.read.source import source_of
 from quire.worker.quant.select import kept_activations, schemes_of
 from quire.worker.specs.normalization import read_normalization
@@ -95,7 +95,7 @@ def _weights(config: WorkerConfig, device: Device) -> Section:
 
     Raises `ModelError` or `CheckpointError`.
     """
-    spec = configured_spec(config)
+    spec = configured_spec(config, describe)
     plan = read_plan(config, spec)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     schemes, group = schemes_of(plan, device.torch), FirstRank(config.tensor_parallel_size)

@@ -10,7 +10,7 @@ import torch
 from quire.kernels.gpu import prefill_switch
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.process.sizes import format_bytes
-from quire.worker import calibrate
+from quire.worker import calibrate, library_trial
 from quire.worker.build_context import BuildContext
 from quire.worker.build_media import build_media, encode_first, encoder_bytes, media_facts
 from quire.worker.build_runner import build_runner
@@ -33,12 +33,13 @@ from quire.worker.memory.kv_layout import KVLayout, kv_layout
 from quire.worker.memory.kv_scales import KVScales, load_kv_scales
 from quire.worker.memory.shortage import refusing
 from quire.worker.memory.usage import MemoryUsage
-from quire.worker.models.build import LoadedModel, load_model
+from quire.worker.models.build import LoadedModel, describe, load_model
 from quire.worker.quant.plan import Plan
 from quire.worker.quant.scheme import SchemeFor
 from quire.worker.quant.select import kept_activations, schemes_of
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.kv_split import CONTEXT
+from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.needs import refuse_calculation
 from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import AnySpec, configured_spec
@@ -68,7 +69,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     threads = device.set_threads(config.num_threads, rank, config.tensor_parallel_size)
     _log.info("device %s, %d CPU threads", device.name, threads)
     set_prefill_body(config, device)
-    spec = configured_spec(config)
+    spec = configured_spec(config, describe)
     plan = read_plan(config, spec)
     schemes = _schemes(plan, device)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
@@ -81,7 +82,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     groups = join()
     phases.end("group")
     context = BuildContext(groups.tensor, device.torch, dtype, schemes)
-    loaded = _load(config, spec, context, plan, device)
+    loaded = _load(config, spec, context, plan, device, groups)
     revision = model_revision(Path(config.model))
     phases.end("weights")
     if config.calculate_kv_scales:
@@ -143,11 +144,15 @@ def _report(memory: tuple[tuple[str, int], ...], share: MemoryShare | None) -> N
         share.report()
 
 
-def _load(config: WorkerConfig, spec: AnySpec, context: BuildContext, plan: Plan, device: Device) -> LoadedModel:
+def _load(
+    config: WorkerConfig, spec: AnySpec, context: BuildContext, plan: Plan, device: Device, groups: Groups
+) -> LoadedModel:
     with refusing(device, "loading the weights", "weights"):
         loaded = load_model(Path(config.model), spec, context, config.load_format, config.seed, plan)
     if config.mlock:
         device.lock(loaded.model.parameters())
+    if isinstance(spec, LibrarySpec):
+        library_trial.run(config, spec, loaded.model, context.dtype, device, groups)
     return loaded
 
 
@@ -165,7 +170,7 @@ def _stored_scales(
     if config.calculate_kv_scales:
         return None
     size = config.tensor_parallel_size
-    heads = [kv_head_share(layer.attention.num_kv_heads, rank, size) for layer in spec.layers]
+    heads = [kv_head_share(layer.num_kv_heads, rank, size) for layer in spec.kv_layers(1)]
     return load_kv_scales(Path(config.model), plan.kv_scales, heads)
 
 

@@ -60,6 +60,7 @@ ASKED = (
     "hf_overrides",
     "tokenizer",
     "device",
+    "model_impl",
     "load_format",
     "task",
     "dtype",
@@ -177,6 +178,7 @@ def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Pat
     if needs is not None:
         lines |= {
             "architecture": needs.spec.architecture,
+            **({"modules": needs.modules} if needs.modules else {}),
             "task": needs.task,
             "parameters": f"{format_count(needs.num_parameters)} ({needs.num_parameters})",
             "experts": needs.experts,

@@ -29,6 +29,8 @@ def plan(composed: Composed, run_dir: RunDir) -> Iterator[str]:
     needs = _fitting(composed.worker)
     written = run_dir.write("config.yaml", f"{show(composed)}\n".encode())
     yield f"model: {in_words(needs)}"
+    if needs.modules:
+        yield f"modules: {needs.modules}"
     yield f"memory: {memory_in_words(needs, composed.worker)}"
     if needs.quantization != "none":
         yield f"quantization: {quantization_in_words(needs)}"

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from quire.deploy.flags.flag import Flag
 from quire.deploy.flags.media_limits import parse_media_limits
 from quire.deploy.flags.sizes import parse_bytes, parse_length, parse_object, parse_port, parse_seed
-from quire.worker.config import Quantization
+from quire.worker.config import ModelImpl, Quantization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +140,7 @@ class ServeOptions:
             also=("-q",),
         ),
     ] = "none"
+    model_impl: Annotated[ModelImpl, Flag("model", "auto: modules of transformers for what quire has not")] = "auto"
     load_format: Annotated[
         Literal["auto", "safetensors", "dummy"], Flag("model", "dummy: random weights, for measurements")
     ] = "auto"

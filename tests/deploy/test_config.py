@@ -67,6 +67,7 @@ CHANGED: dict[str, Any] = {
     "override_generation_config": '{"top_k": 3}',
     "dtype": "bfloat16",
     "quantization": "int8",
+    "model_impl": "transformers",
     "load_format": "dummy",
     "max_model_len": 13,
     "seed": 14,

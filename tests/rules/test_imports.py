@@ -92,7 +92,7 @@ FLOORS = {
     ),
     "worker": (
         {"__main__", "start", "bench", "inspect"},
-        {"build_media", "build_runner", "calibrate", "loop", "warm_up"},
+        {"build_media", "build_runner", "calibrate", "library_trial", "loop", "warm_up"},
         {"models", "step"},
         {"layers", "media", "sampling"},
         {"build_context", "memory", "tables"},
@@ -285,8 +285,10 @@ def test_the_command_line_starts_without_torch() -> None:
 
 
 def test_an_engine_on_the_cpu_starts_without_triton(modules) -> None:
-    """Every module but the kernels for GPUs and what measures or trains; then an engine up to its first steps."""
-    aside = ("quire.kernels.gpu", "quire.kernels.bench", "quire.deploy.training.train_model")
+    """Every module but the kernels for GPUs, what measures or trains, and the library's; then an engine of ours up to
+    its first steps."""
+    library = "quire.worker.models.library"
+    aside = ("quire.kernels.gpu", "quire.kernels.bench", "quire.deploy.training.train_model", library)
     names = [name for name in modules if not name.startswith(aside) and not name.endswith("__main__")]
     code = (
         "import importlib, sys\n"

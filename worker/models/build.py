@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Union
 
 from quire.worker.build_context import BuildContext
 from quire.worker.device.host_memory import release_freed
@@ -11,13 +11,17 @@ from quire.worker.models.encoder import Encoder
 from quire.worker.quant.plan import NO_PLAN, Plan
 from quire.worker.quant.read.source import source_of
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.normalization import read_normalization
 from quire.worker.specs.registry import AnySpec, checkpoint_names
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import fill
 from quire.worker.weights.open import open_checkpoint
 
-AnyModel = Decoder | Encoder
+if TYPE_CHECKING:
+    from quire.worker.models.library.model import LibraryModel
+
+AnyModel = Union[Decoder, Encoder, "LibraryModel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,18 @@ def load_model(
     return LoadedModel(model, model.weight_bytes, bytes_read)
 
 
+def describe(folder: Path) -> LibrarySpec:
+    """The spec of a model by the library's modules, of which this process then runs some. Raises ModelError."""
+    from quire.worker.models.library.describe import describe
+
+    return describe(folder)
+
+
 def build_model(spec: AnySpec, context: BuildContext) -> AnyModel:
     """The model's modules, parameters still on the meta device: nothing is allocated, yet all shapes are checked."""
+    if isinstance(spec, LibrarySpec):
+        from quire.worker.models.library.model import LibraryModel
+
+        return LibraryModel(spec, context).eval()
     model = Encoder(spec, context) if isinstance(spec, EncoderSpec) else Decoder(spec, context)
     return model.eval()

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from quire.worker.config import WorkerConfig
+from quire.worker.fields import read_config
 from quire.worker.quant.plan import Plan, refuse_device
 from quire.worker.specs import sizes
 from quire.worker.specs.needs import (
@@ -22,7 +23,7 @@ from quire.worker.specs.needs import (
     too_long,
 )
 from quire.worker.specs.quantized import read_plan, read_stated
-from quire.worker.specs.registry import AnySpec, configured_spec, objections, read_config
+from quire.worker.specs.registry import AnySpec, configured_spec, objections
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import ModelError
 
@@ -41,7 +42,7 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
     folder, size = Path(config.model), config.tensor_parallel_size
     device_type = "cuda" if place.is_gpu else "cpu"
     try:
-        found = _objections(folder)
+        found = _objections(folder, config)
         if found:
             return None, [f"{folder}: {error}" for error in found]
         spec = configured_spec(config)
@@ -71,9 +72,9 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
     return needs, [f"{why}; {_remedy(config, needs, plan, place)}" for why in short]
 
 
-def _objections(folder: Path) -> list[ModelError]:
+def _objections(folder: Path, asked: WorkerConfig) -> list[ModelError]:
     config = read_config(folder)
-    found = objections(config)
+    found = objections(config, asked.model_impl)
     try:
         read_stated(folder, config)
     except ModelError as error:

@@ -12,8 +12,10 @@ from quire.worker.specs import sizes
 from quire.worker.specs.encoder_pages import no_page, num_pages, page_bytes
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.kv_split import CONTEXT, Split, split
+from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.normalization import largest_image
 from quire.worker.specs.registry import AnySpec
+from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.tape import steps_in_words
 from quire.worker.weights.parts import ModelError
 
@@ -105,7 +107,7 @@ class Fit:
     @property
     def experts(self) -> str:
         """The experts of its layers; empty: there are none."""
-        if isinstance(self.spec, EncoderSpec) or not self.spec.experts:
+        if not isinstance(self.spec, ModelSpec) or not self.spec.experts:
             return ""
         counts = dict.fromkeys(f"{one.num_experts}, {one.top_k} for each token" for one in self.spec.experts)
         met = self.num_parameters - sum(one.num_idle(self.spec.hidden_size) for one in self.spec.experts)
@@ -121,7 +123,12 @@ class Fit:
     @property
     def rope(self) -> str:
         """The choice of a rope that hangs on the longest context; empty for others."""
-        return "" if isinstance(self.spec, EncoderSpec) else self.spec.layers[0].attention.rope.choice
+        return self.spec.layers[0].attention.rope.choice if isinstance(self.spec, ModelSpec) else ""
+
+    @property
+    def modules(self) -> str:
+        """The library whose modules run the model, and why; empty: they are our own."""
+        return f"{self.spec.library}: {self.spec.reason}" if isinstance(self.spec, LibrarySpec) else ""
 
     @property
     def task(self) -> str:
@@ -158,7 +165,7 @@ def refuse_calculation(kv_dtype: str) -> ModelError:
 
 def refuse_encoder_memory(config: WorkerConfig, needs: Fit) -> str:
     """The refusal of an encoder memory that holds not one page; empty where it does, or none is needed."""
-    if isinstance(needs.spec, EncoderSpec) or needs.spec.vision is None or needs.encoder_bytes:
+    if not isinstance(needs.spec, ModelSpec) or needs.spec.vision is None or needs.encoder_bytes:
         return ""
     return no_page(config, page_bytes(needs.spec.vision, KV_BYTES[needs.dtype]))
 
@@ -204,7 +211,7 @@ def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> F
 
 
 def _encoder_bytes(config: WorkerConfig, spec: AnySpec, item_bytes: int) -> int:
-    if isinstance(spec, EncoderSpec) or spec.vision is None:
+    if not isinstance(spec, ModelSpec) or spec.vision is None:
         return 0
     largest = largest_image(Path(config.model), spec.vision, config.max_model_len or spec.max_model_len)
     return num_pages(config, spec.vision, largest, item_bytes) * page_bytes(spec.vision, item_bytes)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quire.worker.fields import Config, flag, inside, integer, number, section, shown
-from quire.worker.specs.registry import read_json
+from quire.worker.fields import Config, flag, inside, integer, number, read_json, section, shown
 from quire.worker.specs.vision_spec import CHANNELS, VisionSpec
 from quire.worker.weights.parts import ModelError
 

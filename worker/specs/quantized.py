@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.worker.config import WorkerConfig
-from quire.worker.fields import Config
+from quire.worker.fields import Config, read_config, read_json
 from quire.worker.quant.form import GroupActivations
 from quire.worker.quant.plan import Headers, Plan, Shape, plan_of, stated_by, with_embedding, without_empty_biases
 from quire.worker.quant.read.gguf import GgufStated, read_gguf
@@ -16,7 +16,8 @@ from quire.worker.quant.read.packed_headers import is_read
 from quire.worker.quant.read.stated import FIELD, Stated
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.registry import AnySpec, checkpoint_names, read_config, read_json
+from quire.worker.specs.library.spec import LibrarySpec
+from quire.worker.specs.registry import AnySpec, checkpoint_names
 from quire.worker.weights.gguf.files import is_gguf, read_model
 from quire.worker.weights.header import FLOATS, TensorInfo, checkpoint_files, read_contents, read_header
 from quire.worker.weights.parts import ModelError
@@ -83,7 +84,7 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
 
 def _refuse_quantized_experts(spec: AnySpec, stated: Stated | None, config: WorkerConfig) -> None:
     """Raises ModelError."""
-    if isinstance(spec, EncoderSpec) or not spec.experts:
+    if isinstance(spec, EncoderSpec) or not (spec.expert_tensors if isinstance(spec, LibrarySpec) else spec.experts):
         return
     if stated is not None:
         remedy = "use the checkpoint that is not quantized"
@@ -112,7 +113,7 @@ def _beside_weights(
     plan = without_empty_biases(plan, unbiased, headers)
     if isinstance(spec, EncoderSpec) or plan.kv_dtype(config.kv_cache_dtype) != "fp8":
         return plan
-    heads = {number: layer.attention.num_kv_heads for number, layer in enumerate(spec.layers)}
+    heads = {number: layer.num_kv_heads for number, layer in enumerate(spec.kv_layers(1))}
     return replace(plan, kv_scales=stored_kv_scales(headers.infos, heads))
 
 
@@ -123,6 +124,8 @@ def _packable(config: WorkerConfig, spec: AnySpec) -> dict[str, Shape]:
 
 
 def _num_blocks(spec: AnySpec) -> int:
+    if isinstance(spec, LibrarySpec):
+        return spec.num_blocks
     return spec.num_layers if isinstance(spec, EncoderSpec) else len(spec.layers)
 
 

@@ -1,14 +1,19 @@
 """The supported architectures, as data: how each config reads, and how its checkpoint names its tensors."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from quire.worker.config import AskedTask, TowerMode, WorkerConfig
-from quire.worker.fields import Config, dtype_name, flag, shown
+from quire.worker.config import AskedTask, ModelImpl, TowerMode, WorkerConfig
+from quire.worker.fields import (
+    Config,
+    architecture_of,
+    flag,
+    read_generation,
+    shown,
+)
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import (
     bert,
@@ -27,15 +32,18 @@ from quire.worker.specs.families import (
     qwen3_vl,
 )
 from quire.worker.specs.head_spec import HEAD_TASKS, TOKENS, HeadShape, read_head, read_token_head
+from quire.worker.specs.library.apart import describe_apart
+from quire.worker.specs.library.choice import Describe, described, head_shape, stated_config, uses_library
+from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.routed import biased
 from quire.worker.specs.spec import ModelSpec
-from quire.worker.weights.header import stored_dtype, stores
+from quire.worker.weights.header import stores
 from quire.worker.weights.layout import RowsOf
 from quire.worker.weights.names import NameMap
 from quire.worker.weights.parts import ModelError
 
-AnySpec = ModelSpec | EncoderSpec
+AnySpec = ModelSpec | EncoderSpec | LibrarySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class Architecture:
     """Shape of its head for labels; None: it has none."""
 
 
-GENERATORS: Final = ("ForCausalLM", "ForConditionalGeneration")
+GENERATORS: Final = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 """Ends of the names of architectures with an output head."""
 _STATED: Final[dict[str, Architecture]] = {
     "LlamaForCausalLM": Architecture(llama.read_llama, llama.NAMES),
@@ -144,6 +152,8 @@ def read_spec(
     max_model_len: int = 0,
     tower_mode: TowerMode = "data",
     tokenizer: str = "",
+    impl: ModelImpl = "auto",
+    describe: Describe = describe_apart,
 ) -> AnySpec:
     """The model in `model_dir`, from config.json and its neighbours; ModelError says what cannot be served.
 
@@ -152,35 +162,22 @@ def read_spec(
     with one that brings the files of sentence-transformers; such a decoder pools its last token unless they say
     otherwise. `language_only`: a model that reads images becomes one of text alone. `max_model_len`: tokens of the
     longest context; 0: those of the model. `tower_mode`: how ranks share the work of its tower. `tokenizer`: directory
-    of its tokenizer.json; empty: `model_dir`.
+    of its tokenizer.json; empty: `model_dir`. `impl`: ours, or the library's modules, which `describe` describes; auto:
+    those where the table has no such architecture.
     """
-    config = read_config(model_dir)
-    text = config.get("text_config")
-    if not dtype_name(config) and not (isinstance(text, dict) and dtype_name(text)):
-        config["dtype"] = stored_dtype(model_dir)
-    generation_file = model_dir / "generation_config.json"
-    generation = read_json(generation_file) if generation_file.exists() else {}
-    try:
-        spec = parse_spec(_with_stored_head(config, model_dir), generation)
-    except ModelError as error:  # which folder's; a field of its config.json is no field of ours
-        raise ModelError(f"{model_dir}: {error.field}", error.message) from error
-    if ARCHITECTURES[spec.architecture].text_alone and not language_only:
-        message = f"images of {spec.architecture} are not read; set language_model_only to serve its text"
-        raise ModelError("architectures", message)
-    if language_only and isinstance(spec, ModelSpec):
-        spec = spec.text_alone
-    if tower_mode == "weights" and isinstance(spec, ModelSpec) and spec.vision is not None:
-        spec = replace(spec, vision=replace(spec.vision, divided=True))
-    if max_model_len and isinstance(spec, ModelSpec):
-        spec = spec.within(max_model_len)
+    config = stated_config(model_dir)
+    if uses_library(config, impl, ARCHITECTURES):
+        spec: AnySpec = described(model_dir, config, describe, ARCHITECTURES)
+    else:
+        spec = _of_table(model_dir, config, language_only, max_model_len, tower_mode)
     if config.get(TOKENS) is not None and task not in ("generate", "embed"):
         return _with_token_head(spec, config, Path(tokenizer) if tokenizer else model_dir, task)
-    can_generate = isinstance(spec, ModelSpec) and spec.architecture.endswith(GENERATORS)
+    can_generate = not isinstance(spec, EncoderSpec) and spec.architecture.endswith(GENERATORS)
     if task == "generate" and not can_generate:
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
     if can_generate and (task == "generate" or (task == "auto" and not (model_dir / MODULES).exists())):
         return spec
-    shape = ARCHITECTURES[spec.architecture].classifier
+    shape = head_shape(spec) if isinstance(spec, LibrarySpec) else ARCHITECTURES[spec.architecture].classifier
     if task in HEAD_TASKS or (task in ("auto", "pooling") and shape is not None):
         head = read_head(config, spec.architecture, shape, task)
         return replace(spec, head=head, pooling="cls" if isinstance(spec, EncoderSpec) else "last")
@@ -193,6 +190,10 @@ def read_spec(
 
 
 def _with_token_head(spec: AnySpec, config: Config, tokenizer: Path, task: AskedTask) -> ModelSpec:
+    if isinstance(spec, LibrarySpec):
+        raise ModelError(
+            TOKENS, f"{spec.architecture} is run by {spec.library}, whose head has no such rows; leave it out"
+        )
     if isinstance(spec, EncoderSpec):
         raise ModelError(TOKENS, f"{spec.architecture} has no output head; leave it out")
     if spec.vision is not None:
@@ -200,7 +201,27 @@ def _with_token_head(spec: AnySpec, config: Config, tokenizer: Path, task: Asked
     return replace(spec, head=read_token_head(config, tokenizer, task), pooling="last")
 
 
-def configured_spec(config: WorkerConfig) -> AnySpec:
+def _of_table(
+    model_dir: Path, config: Config, language_only: bool, max_model_len: int, tower_mode: TowerMode
+) -> AnySpec:
+    """The spec by our own reader. Raises ModelError."""
+    try:
+        spec = parse_spec(_with_stored_head(config, model_dir), read_generation(model_dir))
+    except ModelError as error:  # which folder's; a field of its config.json is no field of ours
+        raise ModelError(f"{model_dir}: {error.field}", error.message) from error
+    if ARCHITECTURES[spec.architecture].text_alone and not language_only:
+        message = f"images of {spec.architecture} are not read; set language_model_only to serve its text"
+        raise ModelError("architectures", message)
+    if language_only and isinstance(spec, ModelSpec):
+        spec = spec.text_alone
+    if tower_mode == "weights" and isinstance(spec, ModelSpec) and spec.vision is not None:
+        spec = replace(spec, vision=replace(spec.vision, divided=True))
+    if max_model_len and isinstance(spec, ModelSpec):
+        spec = spec.within(max_model_len)
+    return spec
+
+
+def configured_spec(config: WorkerConfig, describe: Describe = describe_apart) -> AnySpec:
     """The model as it is configured; see `read_spec`."""
     return read_spec(
         Path(config.model),
@@ -209,6 +230,8 @@ def configured_spec(config: WorkerConfig) -> AnySpec:
         config.max_model_len,
         config.mm_encoder_tp_mode,
         config.tokenizer,
+        config.model_impl,
+        describe,
     )
 
 
@@ -216,22 +239,25 @@ def parse_spec(config: Config, generation: Config) -> AnySpec:
     """The spec, from the files' contents."""
     for error in objections(config):
         raise error
-    return ARCHITECTURES[_architecture(config)].read(config, generation)
+    return ARCHITECTURES[architecture_of(config)].read(config, generation)
 
 
 def _with_stored_head(config: Config, folder: Path) -> Config:
     """The config, with a head that is tied unless the files hold one, where the architecture says so."""
-    architecture = ARCHITECTURES.get(_architecture(config))
+    architecture = ARCHITECTURES.get(architecture_of(config))
     is_stored = stores(folder, architecture.head) if architecture is not None and architecture.head else None
     if is_stored is None:
         return config
     return {**config, "tie_word_embeddings": flag(config, "tie_word_embeddings", True) and not is_stored}
 
 
-def objections(config: Config) -> list[ModelError]:
-    """Errors for all that no reader here can do. Code of a model's own is never run, nor needed for what is known."""
-    found = []
-    if _architecture(config) not in ARCHITECTURES:
+def objections(config: Config, impl: ModelImpl = "quire") -> list[ModelError]:
+    """Errors for all that no reader here can do, whose work `impl` may leave to the library. Code of a model's own is
+    never run, nor needed for what is known."""
+    found: list[ModelError] = []
+    if uses_library(config, impl, ARCHITECTURES):
+        return found
+    if architecture_of(config) not in ARCHITECTURES:
         stated = config.get("architectures")
         found.append(
             ModelError("architectures", f"{shown(stated)} is not supported; supported: {', '.join(ARCHITECTURES)}")
@@ -242,13 +268,10 @@ def objections(config: Config) -> list[ModelError]:
     return found
 
 
-def _architecture(config: Config) -> str:
-    stated = config.get("architectures")
-    return str(stated[0]) if isinstance(stated, list) and stated else ""
-
-
 def checkpoint_names(spec: AnySpec) -> NameMap:
     """Checkpoint tensor -> parameter. Some checkpoints store a head, or a tower, that the model does without."""
+    if isinstance(spec, LibrarySpec):
+        return spec.names
     architecture = ARCHITECTURES[spec.architecture]
     names = architecture.names
     if isinstance(spec, ModelSpec) and (attention := spec.layers[0].attention).rope.interleaved:
@@ -268,25 +291,3 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
     if architecture.classifier is not None and spec.head is None:
         names = names.ignoring(architecture.classifier.tensors)
     return names
-
-
-def read_config(model_dir: Path) -> dict[str, Any]:
-    """Fields of config.json. Raises ModelError where it is missing or does not read."""
-    return read_json(model_dir / "config.json")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object of a file. Raises ModelError where it is missing or does not read."""
-    if path.exists() and not path.is_file():  # to read a pipe or a device may never end
-        raise ModelError(path.name, f"is no file in {path.parent}; give a folder in Hugging Face layout")
-    try:
-        content = json.loads(path.read_bytes())  # published ones hold NaN and Infinity, which are no JSON
-    except FileNotFoundError:
-        raise ModelError(path.name, f"not found in {path.parent}; give a folder in Hugging Face layout") from None
-    except OSError as error:
-        raise ModelError(path.name, f"cannot be read in {path.parent}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(path.name, f"is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelError(path.name, "must hold a JSON object")
-    return content

@@ -9,9 +9,11 @@ from typing import Final
 from quire.worker.quant.form import BLOCK, DENSE, STEP, UNIT, F8Blocks, Form, Groups
 from quire.worker.quant.plan import EMBEDDING, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.spec import NORMS_OF_BLOCK, ExpertsSpec, LayerSpec, ModelSpec
 from quire.worker.weights.parts import STORED, ModelError, Slice, even, kv_head_share, vocabulary_share
 
+AnySized = ModelSpec | EncoderSpec | LibrarySpec
 HEAD: Final = "head"
 """Path in the model."""
 WIDE: Final = 4
@@ -60,12 +62,14 @@ class Sizes:
         return found
 
 
-def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
+def count(spec: AnySized, group_size: int) -> Sizes:
     """The sizes on one of so many ranks. Raises ModelError, the first of `indivisible`."""
     for error in indivisible(spec, group_size):
         raise error
     if isinstance(spec, EncoderSpec):
         return _encoder(spec, group_size)
+    if isinstance(spec, LibrarySpec):
+        return _library(spec, group_size)
     has_head, is_tied = spec.pooling is None, spec.pooling is None and spec.tied_embeddings
     share = vocabulary_share(spec.vocab_size, 0, group_size, is_tied=is_tied)
     vocabulary, padding = (share.length, spec.hidden_size), share.length - share.filled if is_tied else 0
@@ -83,10 +87,12 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
     return Sizes(matrices, vocabulary, others, wide, is_tied, padding * spec.hidden_size)
 
 
-def biased(spec: ModelSpec | EncoderSpec) -> frozenset[str]:
+def biased(spec: AnySized) -> frozenset[str]:
     """Paths of the linear layers that add a bias."""
     if isinstance(spec, EncoderSpec):
         return frozenset(count(spec, 1).matrices)
+    if isinstance(spec, LibrarySpec):
+        return frozenset(path for path, linear in spec.linears.items() if linear.bias)
     found: set[str] = set()
     for number, layer in enumerate(spec.layers):
         attention = f"blocks.{number}.attention"
@@ -97,8 +103,10 @@ def biased(spec: ModelSpec | EncoderSpec) -> frozenset[str]:
     return frozenset(found)
 
 
-def indivisible(spec: ModelSpec | EncoderSpec, group_size: int) -> list[ModelError]:
+def indivisible(spec: AnySized, group_size: int) -> list[ModelError]:
     """Errors for all that so many ranks cannot share."""
+    if isinstance(spec, LibrarySpec):
+        return spec.indivisible(group_size)
     if isinstance(spec, EncoderSpec):
         axes = {("num_attention_heads", spec.num_heads), ("intermediate_size", spec.intermediate_size)}
         kv_heads = set()
@@ -112,7 +120,7 @@ def indivisible(spec: ModelSpec | EncoderSpec, group_size: int) -> list[ModelErr
     return [error for error in found if error is not None] + tower
 
 
-def divided_blocks(spec: ModelSpec | EncoderSpec, plan: Plan, group_size: int) -> list[ModelError]:
+def divided_blocks(spec: AnySized, plan: Plan, group_size: int) -> list[ModelError]:
     """Errors for weights with a scale in common that so many ranks would divide between them."""
     found: dict[str, ModelError] = {}
     for path, share in _shares(spec, group_size):
@@ -132,8 +140,11 @@ def _together(form: Form, *, share_of_inputs: bool) -> dict[str, int]:
     return {}
 
 
-def _shares(spec: ModelSpec | EncoderSpec, group_size: int) -> Iterator[tuple[str, Slice]]:
+def _shares(spec: AnySized, group_size: int) -> Iterator[tuple[str, Slice]]:
     """The paths that are divided among ranks, and the first one's share: of outputs, or of inputs."""
+    if isinstance(spec, LibrarySpec):
+        yield from spec.shares(group_size)
+        return
     if isinstance(spec, EncoderSpec):
         heads, inner = even("hidden_size", spec.hidden_size, 0, group_size), spec.intermediate_size
         shapes = [(heads, heads, inner, "mlp")] * spec.num_layers
@@ -227,3 +238,13 @@ def _encoder(spec: EncoderSpec, group_size: int) -> Sizes:
     vocabulary = (-(-spec.vocab_size // group_size), hidden)
     blocks = {f"blocks.{n}.{path}": size for n in range(spec.num_layers) for path, size in matrices.items()}
     return Sizes(blocks, vocabulary, spec.num_layers * others + tables + 2 * hidden)
+
+
+def _library(spec: LibrarySpec, group_size: int) -> Sizes:
+    matrices, embedding = spec.matrices(group_size), spec.embedding(group_size)
+    padding = group_size * embedding[0] - spec.vocab_size if spec.is_tied and group_size == 1 else 0
+    if spec.pooling is None and not spec.is_tied:
+        matrices[HEAD] = -(-spec.vocab_size // group_size), spec.hidden_size
+    return Sizes(
+        matrices, embedding, spec.others(group_size), is_tied=spec.is_tied, padding=padding * spec.embedding_size
+    )

@@ -7,6 +7,7 @@ from quire.worker.quant.form import DENSE, ON_TAPES, F8Rows, Form, Groups
 from quire.worker.quant.plan import Plan, Shape
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.spec import ModelSpec
 
@@ -27,6 +28,8 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
         return "enforce_eager"
     if isinstance(spec, EncoderSpec):
         return "an encoder runs whole prompts"
+    if isinstance(spec, LibrarySpec):
+        return f"Python runs the modules of {spec.library}"
     if any(layer.attention.rope.type == "dynamic" for layer in spec.layers):
         return "torch computes the angles of a dynamic rope"
     if any(layer.attention.rope.query_beta for layer in spec.layers):
@@ -116,7 +119,8 @@ def _untaped_dense(spec: ModelSpec, dtype: str, size: int) -> str:
 def steps_in_words(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan, *, is_gpu: bool) -> str:
     """The way that the steps of the model run."""
     if is_gpu:
-        eager = "enforce_eager" if config.enforce_eager else "an encoder" if isinstance(spec, EncoderSpec) else ""
+        kinds = {EncoderSpec: "an encoder", LibrarySpec: "modules of transformers"}
+        eager = "enforce_eager" if config.enforce_eager else kinds.get(type(spec), "")
         return f"call by call: {eager}" if eager else "as CUDA graphs"
     reason = untaped(config, spec, dtype, plan)
     most = most_taped_tokens(config.max_num_batched_tokens, config.max_num_seqs)

@@ -53,7 +53,7 @@ def test_every_architecture_of_the_library_gets_an_answer_and_no_traceback(tmp_p
     known = configs()
     assert len(known) > 400
     for config in known:
-        needs, refusals = judged(tmp_path, config)
+        needs, refusals = judged(tmp_path, config, model_impl="quire")
         is_known = config["architectures"][0] in ARCHITECTURES
         assert (needs is None) <= bool(refusals), config["model_type"]
         assert is_known or any("is not supported" in refusal for refusal in refusals), config["model_type"]
@@ -147,7 +147,7 @@ def test_what_cannot_fit_is_refused(tmp_path: Path, place: Place, fields: dict, 
 
 def test_every_reason_is_said_at_once(tmp_path: Path) -> None:
     config = {**EIGHT_B, "architectures": ["New"], "quantization_config": {"quant_method": "mxfp4"}, "auto_map": {}}
-    _, refusals = judged(tmp_path, config)
+    _, refusals = judged(tmp_path, config, model_impl="quire")
     assert [refusal.partition(": ")[2].partition(":")[0] for refusal in refusals] == [
         "architectures",
         "auto_map",

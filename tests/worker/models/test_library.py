@@ -1,0 +1,201 @@
+"""Modules of the transformers library in our worker, token for token against the library alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.worker.build_context import BuildContext
+from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import Groups, SingleGroup
+from quire.worker.models.build import describe, load_model
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
+from quire.worker.specs.library.apart import describe_apart
+from quire.worker.specs.library.spec import LibrarySpec
+from quire.worker.specs.registry import read_spec
+from quire.worker.specs.sizes import count, indivisible
+from quire.worker.specs.spec import ModelSpec
+from quire.worker.start import start
+from quire.worker.weights.parts import ModelError
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from library_models import BASE, MODELS, TOLD_BY_MASK, generated, write
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`made(architecture, fields) -> folder`"""
+    folders: dict[str, Path] = {}
+
+    def make(architecture, fields):
+        if architecture not in folders:
+            folders[architecture] = tmp_path_factory.mktemp("library")
+            write(folders[architecture], architecture, fields)
+        return folders[architecture]
+
+    return make
+
+
+def loaded(folder, dtype=torch.float32, load_format="auto"):
+    spec = read_spec(folder, impl="transformers", describe=describe)
+    context = BuildContext(SingleGroup(), torch.device("cpu"), dtype, everywhere(DenseScheme()))
+    return load_model(folder, spec, context, load_format)
+
+
+def same(rows, expected):
+    for row, (tokens, logprobs) in zip(rows, expected, strict=True):
+        assert row.tokens == tokens
+        assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("architecture", MODELS)
+def test_whole_prompts_chunks_and_cached_blocks_give_the_tokens_of_transformers(architecture, made, greedy, prompts):
+    folder = made(architecture, MODELS[architecture])
+    model = loaded(folder).model
+    some = [prompts[0], prompts[4], prompts[-1]]
+    expected = generated(folder, some, 8)
+    same(greedy(model).generate(some, 8), expected)
+    engine = greedy(model)
+    rows = engine.generate(some, 8, chunk=3)
+    same(rows, expected)
+    last = rows[-1]
+    second = type(last)(list(some[-1]), 40, last.blocks[:5])
+    while len(second.tokens) < len(last.tokens):
+        engine.step([(second, min(5, len(second.tokens) - second.num_computed))])
+    same([second], expected[-1:])
+
+
+@pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "DeepseekV3ForCausalLM", "GraniteSWAForCausalLM"])
+def test_memory_is_counted_as_it_is_loaded(architecture, made):
+    found = loaded(made(architecture, MODELS[architecture]))
+    sizes = count(found.model.spec, 1)
+    total = sum(parameter.numel() for parameter in found.model.parameters())
+    assert sizes.num_parameters + sizes.padding == total
+
+
+def config_of(folder, **fields):
+    settings = {"device": "cpu", "max_num_seqs": 4, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 8 << 20}
+    return WorkerConfig(model=str(folder), num_threads=1, dtype="float32", **settings, **fields)
+
+
+@pytest.mark.parametrize("architecture", TOLD_BY_MASK)
+def test_what_is_told_to_attention_by_a_mask_alone_is_refused_at_the_start(architecture, made):
+    config = config_of(made(architecture, TOLD_BY_MASK[architecture]), model_impl="transformers")
+    with pytest.raises(ModelError, match="gives other results with attention of quire"):
+        start(config, 0, Device("cpu", 0), Groups)
+
+
+def test_a_start_narrows_windows_for_the_trial_alone(made):
+    config = config_of(made("CwmForCausalLM", MODELS["CwmForCausalLM"]))
+    started = start(config, 0, Device("cpu", 0), Groups)
+    assert set(started.facts.windows) == {20, 0}
+    widths = {getattr(module, "sliding_window", None) for module in started.executor._model.trunk.modules()}
+    assert widths == {20, None}
+
+
+def test_auto_takes_the_library_for_what_the_table_lacks_alone(made, tiny_checkpoint):
+    theirs, ours = made("ArceeForCausalLM", MODELS["ArceeForCausalLM"]), tiny_checkpoint()
+    assert isinstance(read_spec(ours, describe=describe), ModelSpec)
+    spec = read_spec(theirs, describe=describe)
+    assert isinstance(spec, LibrarySpec)
+    assert "none of its own" in spec.reason
+    asked = read_spec(ours, impl="transformers", describe=describe)
+    assert isinstance(asked, LibrarySpec)
+    assert "asks" in asked.reason
+    with pytest.raises(ModelError, match=r"ArceeForCausalLM'\] is not supported"):
+        read_spec(theirs, impl="quire")
+
+
+def test_another_process_describes_a_model_alike(made):
+    folder = made("DeepseekV3ForCausalLM", MODELS["DeepseekV3ForCausalLM"])
+    assert describe_apart(folder) == describe(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["NoModelForCausalLM"]}, "is no decoder of transformers"),
+        ({"architectures": ["BloomForCausalLM"], "model_type": "bloom"}, "has no interface for attention of others"),
+        ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "attention of others|state of its own"),
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "angles of a dynamic rope"),
+    ],
+)
+def test_what_the_library_cannot_do_with_us_is_refused_by_name(changes, message, made, tmp_path):
+    folder = made("ArceeForCausalLM", MODELS["ArceeForCausalLM"])
+    stated = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(stated | {"dtype": "float32"} | changes))
+    with pytest.raises(ModelError, match=message):
+        read_spec(tmp_path, impl="transformers", describe=describe)
+    with pytest.raises(ModelError, match=message):
+        describe_apart(tmp_path)
+
+
+def test_code_that_a_checkpoint_brings_is_not_run(made, tmp_path):
+    folder = made("ArceeForCausalLM", MODELS["ArceeForCausalLM"])
+    stated = json.loads((folder / "config.json").read_text()) | {"dtype": "float32"}
+    stated["auto_map"] = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    (tmp_path / "own.py").write_text("raise SystemExit('it was run')")
+    assert isinstance(read_spec(tmp_path, describe=describe), LibrarySpec)
+    stated["architectures"] = ["OwnForCausalLM"]
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    with pytest.raises(ModelError, match="is no decoder of transformers"):
+        read_spec(tmp_path, describe=describe)
+
+
+def test_dummy_weights_serve_too(made, greedy, prompts):
+    model = loaded(made("ArceeForCausalLM", BASE), load_format="dummy").model
+    (row,) = greedy(model).generate(prompts[:1], 4)
+    assert len(row.tokens) == len(prompts[0]) + 4
+
+
+SHARED = [
+    "ArceeForCausalLM",
+    "ApertusForCausalLM",
+    "GPTNeoXForCausalLM",
+    "GlmForCausalLM",
+    "Starcoder2ForCausalLM",
+    "GraniteSWAForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "SolarOpenForCausalLM",
+]
+"""Layers whose outputs are halves, fused heads, biases behind sums, sinks, attention that every rank has, experts."""
+
+
+def test_two_ranks_give_the_tokens_of_transformers_and_read_their_shares(made, prompts, tmp_path):
+    folders = [made(architecture, MODELS[architecture]) for architecture in SHARED]
+    some = [prompts[4], prompts[10]]
+    program = [sys.executable, str(Path(__file__).with_name("library_rank.py"))]
+    ranks = [
+        subprocess.Popen(
+            [*program, str(rank), str(tmp_path), json.dumps(some), *map(str, folders)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]
+    results = [json.loads(rank.communicate(timeout=280)[0]) for rank in ranks]
+    for number, folder in enumerate(folders):
+        expected = [tokens for tokens, _ in generated(folder, some, 8)]
+        stored = (folder / "model.safetensors").stat().st_size
+        for result in results:
+            assert result[number]["tokens"] == expected, folder
+            assert result[number]["bytes_read"] < 0.95 * stored
+
+
+def test_what_no_plan_shares_is_refused_on_several_ranks(made):
+    spec = read_spec(made("NemotronForCausalLM", BASE), describe=describe)
+    assert "no plan by which ranks share it" in str(indivisible(spec, 2)[0])
+    shared = read_spec(made("ArceeForCausalLM", BASE), describe=describe)
+    assert indivisible(shared, 2) == []
+    assert "cannot be divided among 4 ranks" in str(indivisible(shared, 4)[0])

@@ -1,0 +1,125 @@
+"""The trial of a library's modules at the start: one prompt, by its own attention and by ours, must give the same.
+
+What a model tells its attention by a mask alone is unknown to ours, and found here. Windows are narrowed for it, so
+that a short prompt sees their ends; it runs in two steps, so that modules which keep something between them show it.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from quire.proto.messages.plans import Admit, StepPlan
+from quire.proto.transport.wire import ints
+from quire.worker.build_runner import build_runner
+from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import Groups
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_layout import kv_layout
+from quire.worker.memory.shortage import refusing
+from quire.worker.specs.library.spec import LibrarySpec
+from quire.worker.warm_up import GREEDY
+from quire.worker.weights.parts import ModelError
+
+FIRST, SECOND = 17, 7
+"""Tokens of the two steps."""
+NARROW: Final = 8
+"""Width of all windows."""
+WIDTHS: Final = ("sliding_window", "attention_chunk_size", "local_attention", "attention_window_size")
+"""The library's names for widths, of configurations and of modules."""
+TOLERANCES: Final = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
+"""Difference in parts of the logits' own deviation from their mean, as root mean squares."""
+STRIDE: Final = 7919
+
+_log = logging.getLogger(__name__)
+
+
+def run(
+    config: WorkerConfig, spec: LibrarySpec, model: Any, dtype: torch.dtype, device: Device, groups: Groups
+) -> None:
+    """Raises ModelError for modules that ours run otherwise. All ranks call it; `model`: a `LibraryModel`."""
+    _log.info("modules of %s run %s: %s", spec.library, spec.architecture, spec.reason)
+    longest = min(config.max_num_batched_tokens, (config.max_model_len or spec.max_model_len) // 2)
+    steps = min(FIRST, longest), min(SECOND, longest)
+    tokens = [number * STRIDE % spec.vocab_size for number in range(1, sum(steps) + 1)]
+    with refusing(device, "a trial of the library's modules", "step"), torch.inference_mode(), _narrow(model.trunk):
+        expected = _by_library(model, tokens, device)
+        found = _by_ours(config, spec, model, tokens, steps, dtype, device, groups)
+        if spec.pooling is None:
+            expected, found = model.logits(expected), model.logits(found)
+    expected, found = expected.float(), found.float()
+    spread = (expected - expected.mean(-1, keepdim=True)).square().mean().sqrt()
+    difference = float((found - expected).square().mean().sqrt() / spread)
+    if not difference <= TOLERANCES[dtype]:
+        raise ModelError(
+            "architectures",
+            f"{spec.architecture} of {spec.library} gives other results with attention of quire than with its own "
+            f"(off by {difference:.2g} of their spread): it tells attention more than quire's knows; it is not served",
+        )
+
+
+@contextmanager
+def _narrow(trunk: Any) -> Iterator[None]:
+    """Windows as wide as a short prompt shows; afterwards as they were."""
+    holders = [vars(trunk.config), *(vars(module) for module in trunk.modules())]
+    wide = [(one, name, one[name]) for one in holders for name in WIDTHS if _is_wide(one.get(name))]
+    for holder, name, _ in wide:
+        holder[name] = NARROW
+    try:
+        yield
+    finally:
+        for holder, name, width in wide:
+            holder[name] = width
+
+
+def _is_wide(width: object) -> bool:
+    return isinstance(width, int) and not isinstance(width, bool) and width > NARROW
+
+
+def _by_library(model: Any, tokens: list[int], device: Device) -> torch.Tensor:
+    """Hidden states [T, hidden] by the library's own attention."""
+    trunk, count = model.trunk, len(tokens)
+    ours = trunk.config._attn_implementation
+    trunk.config._attn_implementation = "eager"
+    try:
+        ids = torch.tensor([tokens], device=device.torch)
+        positions = torch.arange(count, device=device.torch)[None]
+        hidden: torch.Tensor = trunk(input_ids=ids, position_ids=positions, use_cache=False)[0][0]
+    finally:
+        trunk.config._attn_implementation = ours
+    return hidden
+
+
+def _by_ours(
+    config: WorkerConfig,
+    spec: LibrarySpec,
+    model: Any,
+    tokens: list[int],
+    steps: tuple[int, int],
+    dtype: torch.dtype,
+    device: Device,
+    groups: Groups,
+) -> torch.Tensor:
+    """The same by the runner, in two steps."""
+    narrow = tuple(replace(one, window=NARROW if _is_wide(one.window) else one.window) for one in spec.attentions)
+    spec = replace(spec, attentions=narrow)
+    layout = kv_layout(spec.kv_layers(config.tensor_parallel_size), config.block_size, dtype)
+    cache = KVCache(layout, layout.blocks_for(len(tokens)), device.torch)
+    runner = build_runner(config, spec, model, cache, len(tokens), device, groups.reports)
+    seen: list[torch.Tensor] = []
+    hook = model.trunk.register_forward_hook(lambda _module, _inputs, out: seen.append(out[0][0].clone()))
+    tables, first = [], 0
+    for block_size in layout.block_sizes:
+        last = first - (-len(tokens) // block_size)
+        tables.append(ints(range(first, last)))
+        first = last
+    admit = Admit(0, ints(tokens), len(tokens), 0, 0, GREEDY, tuple(tables))
+    runner.collect(runner.launch(StepPlan(0, 0, b"", ints([0]), ints([steps[0]]), b"\0", admits=(admit,))))
+    runner.collect(runner.launch(StepPlan(0, 0, b"", ints([0]), ints([steps[1]]), b"\1")))
+    hook.remove()
+    runner.close()
+    return torch.cat(seen)

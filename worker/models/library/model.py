@@ -1,0 +1,95 @@
+"""A model that runs as the library's modules: the same to the engine as a `Decoder`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.modeling_outputs import MoeModelOutputWithPast
+
+from quire.worker.batch import Embedded, ForwardBatch
+from quire.worker.build_context import BuildContext
+from quire.worker.layers.embedding import Vocabulary
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.models.classifier import Classifier
+from quire.worker.models.library.attention import Calls
+from quire.worker.models.library.build import put_ours
+from quire.worker.models.library.layers import Logits, look_up_in
+from quire.worker.models.library.modules import build_modules, find_class, read_library_config
+from quire.worker.specs.library.spec import LibrarySpec
+
+
+@dataclass
+class TrunkOutput(MoeModelOutputWithPast):
+    """All that a head may ask its trunk for."""
+
+    cross_attentions: None = None
+
+
+class Given(nn.Module):
+    """Stands for the trunk where only the head is run: its result is what was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: torch.Tensor | None = None
+
+    @property
+    def decoder(self) -> "Given":
+        """Itself: some heads ask for the decoder in their trunk."""
+        return self
+
+    def forward(self, *_: Any, **__: Any) -> TrunkOutput:
+        hidden: Any = self.hidden
+        return TrunkOutput(last_hidden_state=hidden)
+
+
+class LibraryModel(nn.Module):
+    """Trunk and head of the library's, with linear layers, vocabulary, attention and cache of ours."""
+
+    def __init__(self, spec: LibrarySpec, context: BuildContext) -> None:
+        """Raises ModelError."""
+        super().__init__()
+        self.spec = spec
+        kind = find_class(spec.architecture)
+        parts = build_modules(kind, read_library_config(kind, spec.config), context.dtype, context.device)
+        has_head = spec.pooling is None
+        self.embedding = Vocabulary(
+            context.at("embedding"), spec.vocab_size, spec.embedding_size, multiplied=spec.is_tied
+        )
+        self.head: Vocabulary | None = None
+        if has_head and not spec.is_tied:
+            self.head = Vocabulary(context.at("head"), spec.vocab_size, spec.hidden_size, looked_up=False)
+        self.classifier = None if spec.head is None else Classifier(spec.head, context, spec.hidden_size)
+        put_ours(parts, spec, context, Logits(self.head or self.embedding) if has_head else None)
+        look_up_in(parts.trunk.get_input_embeddings(), self.embedding)
+        self.trunk = parts.trunk
+        self._given = Given()
+        setattr(parts.whole, parts.trunk_name, self._given)
+        self.shell = parts.whole if has_head else None
+        self.calls = Calls(context.group.rank)
+        self.calls.attach(self.trunk)
+
+    def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
+        """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
+        assert embedded is None, "its embeddings are looked up within the modules"
+        self.calls.begin(batch, cache)
+        found = self.trunk(input_ids=batch.token_ids[None], position_ids=batch.positions[:1], use_cache=False)
+        hidden: torch.Tensor = found[0][0]
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Rows of `forward`'s result, [S, hidden] -> [S, vocab_size]: complete and equal on every rank."""
+        assert self.shell is not None
+        self._given.hidden = hidden[None]
+        logits: torch.Tensor = self.shell(input_ids=None, use_cache=False).logits[0]
+        return logits
+
+    def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The likeliest tokens of such rows, int64 [S], and whether each row's logits are finite, bool [S]."""
+        values, ids = self.logits(hidden).float().max(dim=-1)
+        return ids, values.isfinite()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of this rank's weights."""
+        return sum(parameter.nbytes for parameter in self.parameters())

@@ -1,0 +1,130 @@
+"""The library's modules as they are built: on the meta device, with buffers that are computed for real."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import transformers
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
+
+from quire.worker.fields import MAX_LAYERS, Config, shown
+from quire.worker.models.library.attention import NAME
+from quire.worker.models.library.experts import EXPERTS
+from quire.worker.weights.parts import ModelError
+
+LIBRARY: Final = f"transformers {transformers.__version__}"
+LEFT_OUT: Final = ("auto_map", "quantization_config", "dtype", "torch_dtype", "transformers_version", "architectures")
+"""Fields that the library's configuration does without: code is never run, and the rest is read by us."""
+GROWING_ROPES: Final = ("dynamic", "longrope")
+"""Their angles hang on the longest sequence of a step, which is another one every time."""
+
+Modules = Any
+"""A model of the library's, which has no types that a checker could use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A model of the library's, apart: what runs a step's tokens, and what makes logits of the last hidden states."""
+
+    whole: Modules
+    trunk: Modules
+    trunk_name: str
+    """Name of the trunk in the whole; empty: the model has no head."""
+
+    @property
+    def prefix(self) -> str:
+        """Beginning that stands before the trunk's names in those of the whole."""
+        return f"{self.trunk_name}." if self.trunk_name else ""
+
+
+def find_class(architecture: str) -> Modules:
+    """The library's class. Raises ModelError for one that it does not have, or whose attention cannot be ours."""
+    known = (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(), *MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values())
+    if architecture not in {name for one in known for name in ((one,) if isinstance(one, str) else one)}:
+        raise ModelError("architectures", f"{shown(architecture)} is no decoder of {LIBRARY} either")
+    found = getattr(transformers, architecture)
+    if not found._supports_attention_backend:
+        raise ModelError("architectures", f"{architecture} of {LIBRARY} has no interface for attention of others")
+    if found._is_stateful:
+        raise ModelError("architectures", f"{architecture} keeps a state of its own, which no KV cache holds")
+    return found
+
+
+def read_library_config(kind: Modules, config: Config) -> Any:
+    """The library's configuration of a model. Raises ModelError for what it does not take, and for what we do not."""
+    fields = {name: value for name, value in config.items() if name not in LEFT_OUT}
+    try:
+        found = kind.config_class.from_dict(fields)
+    except Exception as error:  # whatever its checks raise, the file is wrong
+        raise ModelError("config.json", f"{LIBRARY} does not take it: {first_line(error)}") from error
+    layers = getattr(found, "num_hidden_layers", 0)
+    if not isinstance(layers, int) or not 0 < layers <= MAX_LAYERS:
+        raise ModelError("num_hidden_layers", f"must be an integer in [1, {MAX_LAYERS}], got {shown(layers)}")
+    if getattr(found, "is_encoder_decoder", False):
+        raise ModelError("is_encoder_decoder", "an encoder beside the decoder is not served")
+    for rope in _ropes(getattr(found, "rope_parameters", None)):
+        if rope in GROWING_ROPES:
+            raise ModelError("rope_parameters", f"the angles of a {rope} rope hang on what else runs; it is not served")
+    return found
+
+
+def _ropes(parameters: object) -> list[str]:
+    """Types of the ropes, of which there may be one for each type of layer."""
+    if not isinstance(parameters, Mapping):
+        return []
+    found = [str(parameters.get("rope_type", ""))]
+    return found + [name for part in parameters.values() for name in _ropes(part)]
+
+
+def build_modules(kind: Modules, config: Any, dtype: torch.dtype, device: torch.device) -> Parts:
+    """The modules, parameters on the meta device and buffers that no checkpoint holds on `device`.
+
+    Raises ModelError for modules that are put together in a way that is not known here.
+    """
+    try:
+        with torch.device("meta"):
+            whole = kind._from_config(config, dtype=dtype, attn_implementation=NAME)
+    except Exception as error:
+        raise ModelError("config.json", f"{LIBRARY} builds no model of it: {first_line(error)}") from error
+    whole.eval().requires_grad_(False)
+    whole.config._experts_implementation = EXPERTS
+    vars(whole.config)["pad_token_id"] = None  # else every step looks for padding, and waits for the device
+    _compute_buffers(whole, device)
+    children = [
+        (name, child) for name, child in whole.named_children() if isinstance(child, transformers.PreTrainedModel)
+    ]
+    if len(children) != 1:
+        raise ModelError("architectures", f"{kind.__name__} has {len(children)} models in it; one is served")
+    name, trunk = children[0]
+    return Parts(whole, trunk, name)
+
+
+def _compute_buffers(whole: Modules, device: torch.device) -> None:
+    """Let the library fill what it computes, and see that it did. Raises ModelError."""
+    if device.type == "meta":
+        return
+    for path, module in whole.named_modules():
+        own = module._non_persistent_buffers_set
+        names = [name for name, one in module._buffers.items() if one is not None and name in own]
+        for name in names:
+            module._buffers[name] = _unset(module._buffers[name], device)
+        if names:
+            with torch.no_grad():
+                whole._init_weights(module)
+        for name in names:
+            if module._buffers[name].equal(_unset(module._buffers[name], device)):
+                raise ModelError("architectures", f"{LIBRARY} does not compute {path}.{name}; it is not served")
+
+
+def _unset(buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The same shape of a value that no buffer has throughout."""
+    value = -3.0 if buffer.is_floating_point() else 0 if buffer.dtype == torch.bool else -3
+    return torch.full(buffer.shape, value, dtype=buffer.dtype, device=device)
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

@@ -1,0 +1,82 @@
+"""A forward pass of the library's modules without weights: which attention it calls, in which order, and with what."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from quire.worker.models.library.attention import NAME
+from quire.worker.models.library.modules import LIBRARY, Parts, first_line
+from quire.worker.models.library.plan import dealt
+from quire.worker.specs.library.spec import LibraryAttention
+from quire.worker.weights.parts import ModelError
+
+TOKENS = 5
+"""Tokens of the pass: as many as no axis of a model has."""
+
+
+class Trace:
+    """Stands for attention, and writes down every call."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.attentions: list[LibraryAttention] = []
+        self._names = {module: name for name, module in parts.whole.named_modules()}
+        self._whole = parts.whole
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        sliding_window: int | None = None,
+        is_causal: bool | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
+        name = self._names.get(module, "")
+        if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+            raise ModelError("architectures", f"tokens see those after them at {name}; it is not served")
+        num_heads, head_dim, num_kv_heads = query.shape[1], query.shape[3], key.shape[1]
+        expected = (1, num_kv_heads, TOKENS)
+        if key.shape != (*expected, head_dim) or value.shape[:3] != expected or value.shape[3] > head_dim:
+            shapes = f"keys {list(key.shape)} and values {list(value.shape)}"
+            raise ModelError("architectures", f"{name} has {shapes}, which no KV cache holds; it is not served")
+        self.attentions.append(
+            LibraryAttention(
+                num_heads=num_heads,
+                num_kv_heads=num_kv_heads,
+                head_dim=head_dim,
+                window=sliding_window,
+                divided=self._is_divided(name, module),
+            )
+        )
+        return value.new_empty((1, TOKENS, num_heads, value.shape[3])), None
+
+    def _is_divided(self, name: str, module: nn.Module) -> bool:
+        """Ranks make some of its heads each: a layer in it deals out its outputs."""
+        own = [own for own, child in module.named_children() if isinstance(child, nn.Linear)]
+        return any(dealt(self._whole, f"{name}.{one}") in ("outputs", "halves") for one in own)
+
+
+def trace(parts: Parts) -> tuple[int, tuple[LibraryAttention, ...]]:
+    """Width of the last hidden state, and the calls of attention in their order. Raises ModelError."""
+    found = Trace(parts)
+    ours = ALL_ATTENTION_FUNCTIONS[NAME]
+    ALL_ATTENTION_FUNCTIONS.register(NAME, found)
+    tokens = torch.zeros((1, TOKENS), dtype=torch.int64, device="meta")
+    try:
+        hidden = parts.trunk(input_ids=tokens, position_ids=torch.arange(TOKENS, device="meta")[None], use_cache=False)[
+            0
+        ]
+    except ModelError:
+        raise
+    except Exception as error:
+        message = f"the modules of {LIBRARY} do not run a flat batch: {first_line(error)}"
+        raise ModelError("architectures", message) from error
+    finally:
+        ALL_ATTENTION_FUNCTIONS.register(NAME, ours)
+    if not found.attentions:
+        raise ModelError("architectures", f"the modules of {LIBRARY} never ask for attention; it is not served")
+    return int(hidden.shape[-1]), tuple(found.attentions)
