@@ -104,11 +104,12 @@ def measure(case: Case, options: BenchOptions, ceilings: Ceilings, cold_bytes: i
 
 def _disagreement(ours: Callable[[], object], peer: Callable[[], object]) -> float:
     """Relative error of the first against the second; what the first leaves unwritten is NaN and never agrees."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # unlike `use_deterministic_algorithms` it does not import the compiler of torch, which takes seconds
+    torch.set_deterministic_debug_mode("warn")
     try:
         got = ours()
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")
     assert isinstance(got, torch.Tensor)
     got = got.clone()  # some forms write where the other one will
     wanted = peer()

@@ -2,6 +2,7 @@
 
 import contextlib
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -138,10 +139,20 @@ def _kernels(report: Report, given: Given) -> Iterator[Case]:
         if given.device == "cuda":
             torch.cuda.empty_cache()
 
-    for case in cases(shapes, given.device):
+    listed = cases(shapes, given.device)
+    for case in _fewer(listed) if given.stands_in else listed:
         if given.stands_in:  # what no kernel has written agrees with nothing
             case = replace(case, tolerance=None)
         yield Case(f"{case.operation}, {case.shape}", partial(row, case))
+
+
+def _fewer(listed: Iterator[Any]) -> Iterator[Any]:
+    """The first case of each operation and every fifth behind it, so that its shapes and kinds take turns."""
+    seen = Counter[str]()
+    for case in listed:
+        if seen[case.operation] % 5 == 0:
+            yield case
+        seen[case.operation] += 1
 
 
 def _compile(report: Report, given: Given) -> None:

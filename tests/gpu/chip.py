@@ -3,6 +3,7 @@
 Nothing is imported before it is asked for: a part that needs no torch does not wait for it.
 """
 
+import importlib
 import os
 import subprocess
 import sys
@@ -30,6 +31,7 @@ def stand_in(compiles: bool) -> None:
     import forked
     from host import take_place
 
+    importlib.import_module("torch._dynamo")  # torch needs it inside: once here, and not in each fork
     take_place()
     subprocess.Popen = forked.Popen
 

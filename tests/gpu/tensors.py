@@ -34,8 +34,9 @@ def row_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
     """New tensors hold NaN, or the largest whole number, until something is written."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # unlike `use_deterministic_algorithms` it does not import the compiler of torch, which takes seconds
+    torch.set_deterministic_debug_mode("warn")
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")

@@ -77,7 +77,7 @@ def test_what_only_a_gpu_runs_was_run(lines) -> None:
         ("check", "runner", "grammars ahead of results, bfloat16"),
         ("check", "runner", "launch never waits, bfloat16: grammar, allowed_token_ids, penalties"),
         ("check", "forms", "fp8 at load: near the references"),
-        ("check", "linears", "linear torch.bfloat16 16 x 4096 -> 28672"),
+        ("check", "linears", "linear torch.bfloat16 17 x 4096 -> 28672"),
         ("bench", "kernels", "compile side by side"),
         ("bench", "latencies", "step_ms_128_at_256"),
         ("bench", "throughput", "throughput_1000/1000"),
