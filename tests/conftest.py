@@ -75,6 +75,7 @@ MODEL_TYPES = {
     "Ministral3ForCausalLM": "ministral3",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3_text",
     "Phi3ForCausalLM": "phi3",
@@ -97,7 +98,7 @@ MODEL_TYPES = {
     "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",
     "Dots1ForCausalLM": "dots1",
 }
-FROM_ONE = ("gemma2", "gemma3_text")
+FROM_ONE = ("gemma", "gemma2", "gemma3_text")
 """Types whose gains are stored as what they differ from one by."""
 
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.integration
 PROMPT = list(range(40, 61))
 SHAPE = {"head_dim": 16, "num_hidden_layers": 4}
 FAMILIES = {
+    "GemmaForCausalLM": {},
     "Gemma2ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0},
     "Gemma3ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24, "sliding_window_pattern": 2},
     "Phi3ForCausalLM": {"sliding_window": 9},

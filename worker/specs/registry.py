@@ -71,6 +71,7 @@ _STATED: Final[dict[str, Architecture]] = {
     "Ministral3ForCausalLM": Architecture(llama.read_ministral3, llama.NAMES),
     "Qwen2ForCausalLM": Architecture(llama.read_qwen2, llama.NAMES),
     "Qwen3ForCausalLM": Architecture(llama.read_qwen3, llama.NAMES),
+    "GemmaForCausalLM": Architecture(gemma.read_gemma, llama.NAMES),
     "Gemma2ForCausalLM": Architecture(gemma.read_gemma2, gemma.NAMES),
     "Gemma3ForCausalLM": Architecture(gemma.read_gemma3, gemma.NAMES),
     "Gemma3ForConditionalGeneration": Architecture(
@@ -131,7 +132,8 @@ _STATED: Final[dict[str, Architecture]] = {
 }
 LABELLED: Final = {
     **{
-        name: name for name in ("Llama", "Mistral", "Ministral3", "Qwen2", "Qwen3", "Gemma2", "Phi3", "Glm4", "SmolLM3")
+        name: name
+        for name in ("Llama", "Mistral", "Ministral3", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Phi3", "Glm4", "SmolLM3")
     },
     **{name: name for name in ("Exaone4", "SeedOss", "Olmo2", "Olmo3", "Mixtral", "Qwen2Moe", "Qwen3Moe")},
     "Gemma3Text": "Gemma3",

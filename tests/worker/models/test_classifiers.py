@@ -41,6 +41,7 @@ DECODERS = {
     "MistralForSequenceClassification": (transformers.MistralConfig, {**DECODER, "sliding_window": 20}),
     "Qwen2ForSequenceClassification": (transformers.Qwen2Config, DECODER),
     "Qwen3ForSequenceClassification": (transformers.Qwen3Config, {**DECODER, "head_dim": 32}),
+    "GemmaForSequenceClassification": (transformers.GemmaConfig, {**DECODER, "head_dim": 16}),
     "Gemma2ForSequenceClassification": (transformers.Gemma2Config, {**DECODER, "head_dim": 16, "sliding_window": 130}),
     "Gemma3TextForSequenceClassification": (
         transformers.Gemma3TextConfig,

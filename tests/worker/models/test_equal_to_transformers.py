@@ -71,6 +71,7 @@ MODELS = {
         "Qwen3ForCausalLM",
         {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 16},
     ),
+    "gemma: gains around one, embeddings scaled": ("GemmaForCausalLM", {"head_dim": 32, "tie_word_embeddings": True}),
     "gemma 2: capped scores and logits, every other layer with a window": (
         "Gemma2ForCausalLM",
         {"head_dim": 32, "sliding_window": 21, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 5.0}

@@ -24,6 +24,7 @@ DECODER = {"num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3, "pad_
 MODELS = {
     "Qwen2ForCausalLM": (transformers.Qwen2Config, DECODER),
     "Qwen3ForCausalLM": (transformers.Qwen3Config, {**DECODER, "head_dim": 16}),
+    "GemmaForCausalLM": (transformers.GemmaConfig, {**DECODER, "head_dim": 16}),
     # a cap and a scale of logits
     "Gemma2ForCausalLM": (transformers.Gemma2Config, {**DECODER, "head_dim": 16, "final_logit_softcapping": 2.0}),
     "CohereForCausalLM": (transformers.CohereConfig, {**DECODER, "logit_scale": 0.3}),

@@ -1,11 +1,11 @@
-"""Gemma 2 and 3, whose images are not read: norms before and behind every part, gains around one, scaled embeddings,
-windows; Gemma 2 caps scores and logits, Gemma 3 has norms of heads and two ropes."""
+"""Gemma 1, 2 and 3, whose images are not read: gains around one, scaled embeddings, norms before and, but for the first,
+behind every part, and windows; Gemma 2 caps scores and logits, Gemma 3 has norms of heads and two ropes."""
 
 import math
 from dataclasses import replace
 from typing import Final
 
-from quire.worker.fields import Config, activation, dtype_name, flag, inside, integer, number, section
+from quire.worker.fields import Config, activation, dtype_name, flag, inside, integer, num_layers, number, section
 from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_sliding
 from quire.worker.specs.rope import of_layer_type
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
@@ -32,6 +32,12 @@ _DEFAULTS: Final[Config] = {
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
 }
+GEMMA_DEFAULTS: Final[Config] = {
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+}
 GEMMA2_DEFAULTS: Final[Config] = {
     **_DEFAULTS,
     "max_position_embeddings": 8192,
@@ -47,6 +53,21 @@ WRAPPED_DEFAULTS: Final[Config] = {"vocab_size": 262_208, "num_attention_heads":
 """Gemma 3 with images leaves them out."""
 FULL_THETA, WINDOW_THETA = 1e6, 1e4
 """Gemma 3's bases where none is stated."""
+
+
+def read_gemma(config: Config, generation: Config) -> ModelSpec:
+    """The first one: norms before every part, and no window."""
+    config = {**GEMMA_DEFAULTS, **config}
+    if flag(config, "use_bidirectional_attention", False):
+        raise ModelError("use_bidirectional_attention", "every token sees those before it; choose another model")
+    bias = flag(config, "attention_bias", False)
+    attention = replace(read_attention(config), qkv_bias=bias, output_bias=bias)
+    feed_forward = FeedForwardSpec(
+        intermediate_size=integer(config, "intermediate_size"), activation=activation(config, "gelu_pytorch_tanh")
+    )
+    layers = (LayerSpec(attention=attention, feed_forward=feed_forward),) * num_layers(config)
+    spec = decoder(config, generation, layers, NormSpec(number(config, "rms_norm_eps", 1e-6), "rms_from_one"))
+    return replace(spec, embedding_scale=math.sqrt(spec.hidden_size))
 
 
 def read_gemma2(config: Config, generation: Config) -> ModelSpec:
