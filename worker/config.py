@@ -84,6 +84,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     mm_encoder_tp_mode: TowerMode = "data"
     """data: whole items are dealt to the ranks, each of which holds the tower; weights: they share its heads and its
     feed-forward, and encode every item together."""
+    enable_expert_parallel: bool = False
+    """Deal whole experts to the ranks, which else hold a share of the inner axis of every one."""
     enforce_eager: bool = False
     prefill_body: PrefillBody = "auto"
     """Body of attention for prompts on compute capability 9.0.

@@ -76,6 +76,7 @@ ASKED = (
     "max_num_encoder_patches",
     "mm_encoder_cache_bytes",
     "mm_encoder_tp_mode",
+    "enable_expert_parallel",
 )
 """Options of `quire serve` on which the fit of a model depends; the others are taken, and looked at alone."""
 DESCRIPTION = (

@@ -261,9 +261,8 @@ class ServeOptions:
     mm_encoder_tp_mode: Annotated[
         Literal["data", "weights"], Flag("device", "workers have a tower each and images dealt to them, or share one")
     ] = "data"
-    enforce_eager: Annotated[bool, Flag("device", "run steps call by call: no CUDA graphs, and on CPUs no tape")] = (
-        False
-    )
+    enable_expert_parallel: Annotated[bool, Flag("device", "deal whole experts to the workers", also=("-ep",))] = False
+    enforce_eager: Annotated[bool, Flag("device", "run steps call by call: no CUDA graphs, no tapes on CPUs")] = False
     prefill_body: Annotated[
         Literal["auto", "plain", "specialized"],
         Flag(

@@ -117,7 +117,6 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "compilation-config": VllmFlag("--enforce-eager is the only choice", also=("-cc",)),
     "default-chat-template-kwargs": VllmFlag("send chat_template_kwargs with the request"),
     "download-dir": VllmFlag("set HF_HOME in the environment"),
-    "enable-expert-parallel": _never("ranks share the inner axis of every expert; leave it out", "-ep"),
     "enable-log-requests": _never("prompts never reach the log; use --otlp-traces-endpoint and request ids"),
     "enable-lora": _never(_NO_ADAPTERS),
     "enable-reasoning": _never("reasoning is always split off; see --reasoning-parser"),

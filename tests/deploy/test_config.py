@@ -98,6 +98,7 @@ CHANGED: dict[str, Any] = {
     "kv_cache_memory_bytes": 17,
     "device": "cpu",
     "tensor_parallel_size": 3,
+    "enable_expert_parallel": True,
     "enforce_eager": True,
     "prefill_body": "plain",
     "num_threads": 18,

@@ -195,7 +195,6 @@ REFUSED = {
     "-pp 2": "--pipeline-parallel-size: quire has no pipeline parallelism; --tensor-parallel-size shares every layer",
     "-dp 2": "--data-parallel-size: quire has no data parallelism; start one `quire serve` per replica",
     "-dcp 2": "--decode-context-parallel-size: quire shares no context over devices; use --tensor-parallel-size",
-    "-ep": "--enable-expert-parallel: ranks share the inner axis of every expert",
     "--nnodes 2": "--nnodes: quire runs on one host; start one `quire serve` per host",
     "-r 1": "--node-rank: quire runs on one host",
     "--headless": "--headless: quire runs on one host",
@@ -235,5 +234,5 @@ def test_a_flag_that_nobody_knows_is_not_taken_for_another(capsys, words: str) -
 
 def test_the_file_says_the_same(tmp_path) -> None:
     file = tmp_path / "engine.yaml"
-    file.write_text("max-model-len: auto\nkv-cache-dtype: fp8_e4m3\nnnodes: 1\nenable-expert-parallel: false\n")
+    file.write_text("max-model-len: auto\nkv-cache-dtype: fp8_e4m3\nnnodes: 1\nenable-lora: false\n")
     assert serve("--config", str(file))[1] == {"kv_cache_dtype": "fp8_e4m3"}

@@ -39,6 +39,9 @@ FAMILIES = {
 NUM_TOKENS = 7
 
 
+DEALT = {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16}
+
+
 def reference(folder: Path) -> list[int]:
     from transformers import AutoModelForCausalLM
 
@@ -49,17 +52,28 @@ def reference(folder: Path) -> list[int]:
     return made[0, len(PROMPT) :].tolist()
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
-def test_a_worker_draws_the_tokens_of_transformers(architecture, group, scribe, tiny_checkpoint):
-    folder = tiny_checkpoint(architecture, **SHAPE, **FAMILIES[architecture])
-    workers = group(model=str(folder), dtype="float32")
-    (ready,) = workers.join()
+def drawn_by(workers, scribe) -> list[int]:
+    ready, *_ = workers.join()
     writer = scribe(8, num_groups=len(ready.facts.block_sizes))
     writer.admit(0, PROMPT)
     drawn = []
     for rows in ([(0, 10)], [(0, 11)], *([(0, 1)] for _ in range(NUM_TOKENS - 1))):
         drawn += np.frombuffer(workers.step(writer.plan(rows)[1]).token_ids, dtype=np.int32).tolist()
-    assert drawn == reference(folder)
+    return drawn
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_a_worker_draws_the_tokens_of_transformers(architecture, group, scribe, tiny_checkpoint):
+    folder = tiny_checkpoint(architecture, **SHAPE, **FAMILIES[architecture])
+    workers = group(model=str(folder), dtype="float32")
+    assert drawn_by(workers, scribe) == reference(folder)
     reason = untaped(WorkerConfig(model=str(folder)), read_spec(folder), "float32", NO_PLAN)
     assert ("one tape of" in workers.log.read_text()) == (not reason)
     assert workers.stop() == [0]
+
+
+def test_workers_that_are_dealt_experts_draw_the_tokens_of_transformers(group, scribe, tiny_checkpoint):
+    folder = tiny_checkpoint("MixtralForCausalLM", **DEALT)
+    workers = group(2, model=str(folder), dtype="float32", tensor_parallel_size=2, enable_expert_parallel=True)
+    assert drawn_by(workers, scribe) == reference(folder)
+    assert workers.stop() == [0, 0]

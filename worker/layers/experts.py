@@ -15,7 +15,7 @@ from quire.worker.build_context import BuildContext
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import Norm
 from quire.worker.specs.spec import ExpertsSpec
-from quire.worker.weights.parts import Part, consecutive, whole
+from quire.worker.weights.parts import Part, Slice, consecutive, whole
 from quire.worker.weights.shard import ShardedModule
 
 
@@ -49,18 +49,23 @@ class Router(ShardedModule):
 
 
 class Experts(ShardedModule):
-    """The gated blocks of all experts; a rank holds its share of the inner axis of every one."""
+    """The gated blocks of all experts; a rank holds its share of the inner axis of every one, or some of them whole."""
 
     def __init__(self, context: BuildContext, hidden: int, spec: ExpertsSpec) -> None:
         super().__init__()
         self.kind = spec.activation
-        share, every = context.share(spec.axis, spec.intermediate_size), whole(hidden)
+        own, share = spec.shares(context.group.rank, context.group.size)
+        self.first, every = own.start, whole(hidden)
         halves = (("gate", 0), ("up", share.length))
-        numbers = range(spec.num_experts)
-        wide = (Part(f"{n}.{name}", (share, every), 0, offset, (n,)) for n in numbers for name, offset in halves)
-        self.declare("gate_up", context.dtype, tuple(wide), (spec.num_experts, 2 * share.length, hidden))
-        down = (Part(f"{n}.down", (every, share), index=(n,)) for n in numbers)
-        self.declare("down", context.dtype, tuple(down), (spec.num_experts, hidden, share.length))
+        inner = [share if n in range(own.start, own.stop) else Slice(share.full, 0, 0) for n in range(own.full)]
+        wide = (
+            Part(f"{n}.{name}", (rows, every), 0, offset, (n - own.start,))
+            for n, rows in enumerate(inner)
+            for name, offset in halves
+        )
+        self.declare("gate_up", context.dtype, tuple(wide), (own.length, 2 * share.length, hidden))
+        down = (Part(f"{n}.down", (every, columns), index=(n - own.start,)) for n, columns in enumerate(inner))
+        self.declare("down", context.dtype, tuple(down), (own.length, hidden, share.length))
 
     def finish(self) -> None:
         packed = pack_experts(self.stored("gate_up"), self.stored("down"))
@@ -69,7 +74,7 @@ class Experts(ShardedModule):
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x [T, hidden], the experts of each token and what they count, [T, k] -> this rank's share of their sum."""
-        return experts(x, ids, weights, self.stored("gate_up"), self.stored("down"), self.kind, 0)
+        return experts(x, ids, weights, self.stored("gate_up"), self.stored("down"), self.kind, self.first)
 
 
 class RoutedMLP(nn.Module):

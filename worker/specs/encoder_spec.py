@@ -6,6 +6,7 @@ from quire.worker.fields import DtypeName, Gate
 from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.spec import LayerKV
+from quire.worker.weights.parts import ModelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,11 @@ class EncoderSpec:
     def eos_token_ids(self) -> tuple[int, ...]:
         """Empty: nothing is generated."""
         return ()
+
+    @property
+    def dealing(self) -> "EncoderSpec":
+        """It has no experts that could be dealt to ranks. Raises ModelError."""
+        raise ModelError("enable_expert_parallel", f"{self.architecture} has no experts; leave it out")
 
     @property
     def whole_prompts(self) -> bool:

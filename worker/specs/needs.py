@@ -112,7 +112,8 @@ class Fit:
         counts = dict.fromkeys(f"{one.num_experts}, {one.top_k} for each token" for one in self.spec.experts)
         met = self.num_parameters - sum(one.num_idle(self.spec.hidden_size) for one in self.spec.experts)
         layers = f"{len(self.spec.experts)} of {len(self.spec.layers)} layers"
-        return f"{' or '.join(counts)}, in {layers}; a token meets {format_count(met)} parameters"
+        dealt = ", dealt to the ranks" if any(one.dealt for one in self.spec.experts) else ""
+        return f"{' or '.join(counts)}, in {layers}{dealt}; a token meets {format_count(met)} parameters"
 
     @property
     def weight_types(self) -> str:

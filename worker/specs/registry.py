@@ -156,6 +156,7 @@ def read_spec(
     tokenizer: str = "",
     impl: ModelImpl = "auto",
     describe: Describe = describe_apart,
+    expert_parallel: bool = False,
 ) -> AnySpec:
     """The model in `model_dir`, from config.json and its neighbours; ModelError says what cannot be served.
 
@@ -165,13 +166,15 @@ def read_spec(
     otherwise. `language_only`: a model that reads images becomes one of text alone. `max_model_len`: tokens of the
     longest context; 0: those of the model. `tower_mode`: how ranks share the work of its tower. `tokenizer`: directory
     of its tokenizer.json; empty: `model_dir`. `impl`: ours, or the library's modules, which `describe` describes; auto:
-    those where the table has no such architecture.
+    those where the table has no such architecture. `expert_parallel`: ranks are dealt whole experts.
     """
     config = stated_config(model_dir)
     if uses_library(config, impl, ARCHITECTURES):
         spec: AnySpec = described(model_dir, config, describe, ARCHITECTURES)
     else:
         spec = _of_table(model_dir, config, language_only, max_model_len, tower_mode)
+    if expert_parallel:
+        spec = spec.dealing
     if config.get(TOKENS) is not None and task not in ("generate", "embed"):
         return _with_token_head(spec, config, Path(tokenizer) if tokenizer else model_dir, task)
     can_generate = not isinstance(spec, EncoderSpec) and spec.architecture.endswith(GENERATORS)
@@ -234,6 +237,7 @@ def configured_spec(config: WorkerConfig, describe: Describe = describe_apart) -
         config.tokenizer,
         config.model_impl,
         describe,
+        config.enable_expert_parallel,
     )
 
 

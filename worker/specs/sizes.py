@@ -115,6 +115,8 @@ def indivisible(spec: AnySized, group_size: int) -> list[ModelError]:
         axes |= {axis for layer in spec.layers for axis in _inner_axes(layer)}
         kv_heads = {layer.attention.num_kv_heads for layer in spec.layers}
     found = [_refusal(partial(even, axis, full, 0, group_size)) for axis, full in sorted(axes)]
+    experts = [] if isinstance(spec, EncoderSpec) else dict.fromkeys(spec.experts)
+    found += [_refusal(partial(one.shares, 0, group_size)) for one in experts]
     found += [_refusal(partial(kv_head_share, heads, 0, group_size)) for heads in sorted(kv_heads)]
     tower = [] if isinstance(spec, EncoderSpec) or spec.vision is None else spec.vision.indivisible(group_size)
     return [error for error in found if error is not None] + tower
@@ -205,9 +207,7 @@ def _gated(hidden: int, inner: int) -> tuple[Shape, Shape, Shape]:
 
 
 def _inner_axes(layer: LayerSpec) -> Iterator[tuple[str, int]]:
-    """The inner axes of a layer's feed-forward, by their names in config.json, which ranks divide."""
-    if isinstance(layer.feed_forward, ExpertsSpec):
-        yield layer.feed_forward.axis, layer.feed_forward.intermediate_size
+    """The inner axis of a feed-forward that every token goes through, by its name in config.json."""
     if layer.dense is not None:
         name, one = "intermediate_size", layer.feed_forward
         if isinstance(one, ExpertsSpec):

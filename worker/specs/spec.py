@@ -8,7 +8,7 @@ from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.rope import RopeSpec
 from quire.worker.specs.vision_spec import VisionSpec
-from quire.worker.weights.parts import kv_head_share
+from quire.worker.weights.parts import ModelError, Slice, dealt, even, kv_head_share, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class ExpertsSpec:
     top_k: int
     """Experts of each token."""
     intermediate_size: int
-    """Inner size of each expert, of which every rank holds a share."""
+    """Inner size of each expert."""
     axis: str
     """Its name in config.json."""
     activation: Gate = "silu"
@@ -160,6 +160,8 @@ class ExpertsSpec:
     num_groups: int = 1
     """Groups of experts, side by side, of which a token chooses from the `top_groups` best."""
     top_groups: int = 1
+    dealt: bool = False
+    """A rank holds some of the experts whole, instead of its share of the inner axis of every one."""
     shared: FeedForwardSpec | None = None
     """One more expert, which takes all tokens."""
     shared_gate: bool = False
@@ -174,14 +176,24 @@ class ExpertsSpec:
         """Elements of the router that are float32 whatever the model's dtype."""
         return self.num_logits * hidden + self.num_experts if self.biased else 0
 
+    def shares(self, rank: int, size: int) -> tuple[Slice, Slice]:
+        """The experts of one rank, and the inner axis of each that it holds. Raises ModelError."""
+        if not self.dealt:
+            return whole(self.num_experts), even(self.axis, self.intermediate_size, rank, size)
+        if self.num_experts < size:
+            message = f"{self.num_experts} experts cannot be dealt to {size} ranks; leave it out, or use fewer ranks"
+            raise ModelError("enable_expert_parallel", message)
+        return dealt(self.num_experts, rank, size), whole(self.intermediate_size)
+
     def num_idle(self, hidden: int) -> int:
         """Elements of the experts that a token is not sent to."""
         return 3 * (self.num_experts - self.top_k) * hidden * self.intermediate_size
 
     def num_elements(self, hidden: int, group_size: int) -> int:
-        """Elements of router and experts on each of so many ranks, without the expert of all tokens."""
+        """Elements of router and experts on the first of so many ranks, without the expert of all tokens."""
         router = self.num_logits * hidden + (self.num_experts if self.biased else 0)
-        return router + 3 * self.num_experts * hidden * (self.intermediate_size // group_size)
+        experts, inner = self.shares(0, group_size)
+        return router + 3 * experts.length * hidden * inner.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +262,19 @@ class ModelSpec:
     def text_alone(self) -> "ModelSpec":
         """The same without its tower. Text counts on all axes of its positions alike, so one is enough."""
         return replace(self, vision=None, layers=tuple(layer.turned_by(()) for layer in self.layers))
+
+    @property
+    def dealing(self) -> "ModelSpec":
+        """The same with experts that are dealt to the ranks. Raises ModelError."""
+        if not self.experts:
+            raise ModelError("enable_expert_parallel", f"{self.architecture} has no experts; leave it out")
+        layers = (
+            replace(layer, feed_forward=replace(layer.feed_forward, dealt=True))
+            if isinstance(layer.feed_forward, ExpertsSpec)
+            else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=tuple(layers))
 
     def within(self, length: int) -> "ModelSpec":
         """The same for contexts of so many tokens: what is meant for longer ones is left out."""

@@ -73,6 +73,13 @@ def even(axis: str, full: int, rank: int, size: int) -> Slice:
     return Slice(full, rank * full // size, (rank + 1) * full // size)
 
 
+def dealt(full: int, rank: int, size: int) -> Slice:
+    """An axis of whole things, dealt out in runs: where they do not divide, the first ranks hold one more."""
+    each, more = divmod(full, size)
+    start = rank * each + min(rank, more)
+    return Slice(full, start, start + each + (rank < more))
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One tensor's share in a parameter."""

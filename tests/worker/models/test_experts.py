@@ -16,6 +16,7 @@ from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.build import build_model, load_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
+from quire.worker.specs import sizes
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.registry import parse_spec, read_spec
@@ -120,13 +121,13 @@ def test_layers_that_predict_further_tokens_are_left_alone(name, further, tiny_c
         load(folder)
 
 
-def built(config, size=1):
+def built(config, size=1, spec=None):
     class FirstRank(SingleGroup):
         def __init__(self):
             self.size = size
 
     context = BuildContext(FirstRank(), torch.device("meta"), torch.float32, everywhere(DenseScheme()))
-    return build_model(parse_spec(config, {}), context)
+    return build_model(spec or parse_spec(config, {}), context)
 
 
 def test_dummy_weights_serve_too(folder, greedy, prompts):
@@ -186,6 +187,24 @@ def test_what_is_not_served_is_refused_by_its_name(changes, field):
 def test_an_inner_axis_that_ranks_cannot_share_is_named_as_the_config_has_it():
     with pytest.raises(ModelError, match="moe_intermediate_size: 24 cannot be divided among 16 ranks"):
         built({**QWEN3, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 4}, 16)
+
+
+def test_ranks_that_are_dealt_experts_are_counted_as_they_are_built():
+    config = {**QWEN3, "moe_intermediate_size": 25, "head_dim": 12, "num_attention_heads": 8, "num_key_value_heads": 8}
+    spec = parse_spec(config, {}).dealing
+    for size in (1, 2, 4):
+        model = built(config, size, spec)
+        assert sizes.count(spec, size).num_parameters == sum(one.numel() for one in model.parameters())
+        assert len(model.blocks[0].mlp.experts.gate_up) == {1: 6, 2: 3, 4: 2}[size]
+    assert sizes.indivisible(spec, 4) == []
+    with pytest.raises(ModelError, match="enable_expert_parallel: 6 experts cannot be dealt to 8 ranks"):
+        sizes.count(spec, 8)
+
+
+def test_models_without_experts_are_dealt_none(tiny_checkpoint):
+    needs, (refusal,) = fit(WorkerConfig(model=str(tiny_checkpoint()), enable_expert_parallel=True), Place(False, None))
+    assert needs is None
+    assert refusal == "enable_expert_parallel: LlamaForCausalLM has no experts; leave it out"
 
 
 @pytest.mark.parametrize(

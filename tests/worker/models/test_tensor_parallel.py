@@ -42,6 +42,14 @@ MODELS = [
     ("GraniteForCausalLM", {"embedding_multiplier": 3.0, "residual_multiplier": 0.25, "attention_multiplier": 0.2}),
 ]
 
+DEALT = [
+    ("MixtralForCausalLM", {"num_local_experts": 5}),
+    expert_models.MODELS["qwen2 moe: a shared expert"],
+    expert_models.MODELS["glm 4.5: sigmoids, groups, half a head rotates"],
+]
+"""Models whose ranks hold whole experts: five of them, then seven, make some ranks hold one more."""
+NAMES = [*(name for name, _ in MODELS), *(f"{name} dealt" for name, _ in DEALT)]
+
 
 @pytest.fixture(scope="module")
 def some_prompts(prompts):
@@ -50,13 +58,13 @@ def some_prompts(prompts):
 
 @pytest.fixture(scope="module")
 def folders(tiny_checkpoint):
-    return [tiny_checkpoint(architecture, **config) for architecture, config in MODELS]
+    return [tiny_checkpoint(architecture, **config) for architecture, config in (*MODELS, *DEALT)]
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory, some_prompts, folders):
     """What each of four processes reported: {group size: [result of each model]}."""
-    arguments = [tmp_path_factory.mktemp("rendezvous"), json.dumps(some_prompts), *folders]
+    arguments = [tmp_path_factory.mktemp("rendezvous"), json.dumps(some_prompts), len(DEALT), *folders]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
@@ -98,7 +106,7 @@ def expected_bytes(folder, size):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("model", range(len(MODELS)), ids=[architecture for architecture, _ in MODELS])
+@pytest.mark.parametrize("model", range(len(NAMES)), ids=NAMES)
 def test_ranks_give_the_tokens_of_one_rank_and_read_only_their_share(
     size, model, ranks, folders, some_prompts, load, greedy
 ):

@@ -60,6 +60,24 @@ def test_ranks_together_hold_exactly_the_checkpoint(architecture, size, tiny_che
         assert torch.equal(full[path], tensor), name
 
 
+@pytest.mark.parametrize(("rank", "own"), [(0, range(2)), (1, range(2, 4)), (2, range(4, 5)), (3, range(5, 6))])
+def test_a_rank_reads_its_own_experts_alone(rank, own, tiny_checkpoint, context):
+    folder = tiny_checkpoint("MixtralForCausalLM", num_local_experts=6, intermediate_size=25)
+    read = []
+
+    class Watched(Checkpoint):
+        def read(self, name, region):
+            read.append(name)
+            return super().read(name, region)
+
+    spec = read_spec(folder, expert_parallel=True)
+    model = build_model(spec, context(rank, 4))
+    with Watched(folder) as source:
+        fill(model, source, checkpoint_names(spec), CPU)
+    numbers = {int(name.split(".experts.")[1].split(".")[0]) for name in read if ".experts." in name}
+    assert numbers == set(own)
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_rows_of_the_vocabulary_past_its_end_are_zeros(size, tiny_checkpoint, context):
     folder = tiny_checkpoint(vocab_size=321)

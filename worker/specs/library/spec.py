@@ -113,6 +113,12 @@ class LibrarySpec:
         return 1
 
     @property
+    def dealing(self) -> "LibrarySpec":
+        """Ranks share its experts as the library does. Raises ModelError."""
+        message = "experts of the library's modules are shared as its plan says; leave it out"
+        raise ModelError("enable_expert_parallel", message)
+
+    @property
     def names(self) -> NameMap:
         """Checkpoint tensor -> parameter. A head that the model does without may be stored."""
         rules = (NameRule(one.pattern, one.target, one.parts) for one in self.stored_names)
