@@ -65,7 +65,7 @@ def _untaped_experts(spec: ModelSpec, dtype: str, size: int) -> str:
         return f"torch widens the inputs of a router in float32 from {dtype}"
     whole = INPUTS_OF_BF16 if dtype == "bfloat16" else OUTPUTS
     for one in spec.experts:
-        if odd := next((width for width in (spec.hidden_size, one.intermediate_size // size) if width % whole), 0):
+        if odd := next((width for width in (spec.hidden_size, one.shares(0, size)[1].length) if width % whole), 0):
             return f"torch multiplies experts of {odd} outputs or inputs, no multiple of {whole}"
     return ""
 
