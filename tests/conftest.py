@@ -97,6 +97,7 @@ MODEL_TYPES = {
     "MiniMaxM2ForCausalLM": "minimax_m2",
     "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",
     "Dots1ForCausalLM": "dots1",
+    "Llama4ForCausalLM": "llama4_text",
 }
 FROM_ONE = ("gemma", "gemma2", "gemma3_text")
 """Types whose gains are stored as what they differ from one by."""

@@ -35,6 +35,8 @@ FAMILIES = {
     "Ernie4_5_MoeForCausalLM": {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24},
     "Dots1ForCausalLM": {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
     | {"n_shared_experts": 1, "sliding_window": 9, "max_window_layers": 2, "first_k_dense_replace": 1},
+    "Llama4ForCausalLM": {"num_local_experts": 3, "attention_chunk_size": 8, "floor_scale": 8, "attn_scale": 0.5}
+    | {"no_rope_layer_interval": 3, "interleave_moe_layer_step": 2},
 }
 NUM_TOKENS = 7
 

@@ -35,6 +35,10 @@ class Attention(nn.Module):
         elif spec.qk_norm == "whole":
             self.query_norm = SharedRMSNorm(context, self.qkv.outputs["q"], norm.eps)
             self.key_norm = SharedRMSNorm(context, self.qkv.outputs["k"], norm.eps)
+        self.no_gains: HeadNorm | None = None
+        if spec.qk_norm == "plain":
+            ones = torch.ones(spec.head_dim, dtype=context.dtype, device=context.device)
+            self.no_gains = HeadNorm(ones, ones, norm.eps)
         self.sinks = Sinks(context, spec.num_heads) if spec.sinks else None
         self.rule = AttentionRule(spec.scale, spec.window, spec.soft_cap)
 
@@ -52,7 +56,7 @@ class Attention(nn.Module):
         Without a residual the sum is x; without a norm attention is over the sum itself.
         """
         qkv, total = self.qkv.normed(x, residual, norm, batch)
-        heads = None
+        heads = self.no_gains
         if isinstance(self.query_norm, RMSNorm) and isinstance(self.key_norm, RMSNorm):
             heads = HeadNorm(self.query_norm.weight, self.key_norm.weight, self.query_norm.eps)
         elif isinstance(self.query_norm, SharedRMSNorm) and isinstance(self.key_norm, SharedRMSNorm):

@@ -92,6 +92,7 @@ class RoutedMLP(nn.Module):
             spec.num_groups,
             spec.top_groups,
         )
+        self.scales_input = spec.scales_input
         self.router = Router(context.at("router"), hidden, spec)
         self.experts = Experts(context.at("experts"), hidden, spec)
         self.is_gated = spec.shared_gate
@@ -112,7 +113,10 @@ class RoutedMLP(nn.Module):
             normed, total = (norm(x), x) if residual is None else norm.add(x, residual)
         logits = self.router(normed)
         ids, weights = route(logits, self.router.for_choice, batch.groups[0].slot_mapping, self.routing)
-        out = self.experts(normed, ids, weights)
+        if self.scales_input:
+            out = self.experts(normed * weights.to(normed.dtype), ids, torch.ones_like(weights))
+        else:
+            out = self.experts(normed, ids, weights)
         if self.shared is not None:
             shared = self.shared.share(normed, batch)
             out = add_shared(out, shared, logits if self.is_gated else None, self.routing.num_experts)

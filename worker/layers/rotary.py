@@ -8,6 +8,9 @@ import torch
 from quire.kernels.attention.rope_angles import rope_angles
 from quire.worker.specs.rope import RopeSpec
 
+LEAST_WIDTH = 1e-9
+"""Width of llama3's blend where its borders are one: a step."""
+
 
 class Rotation(NamedTuple):
     """The effect that the positions of a step's tokens have on their queries and keys."""
@@ -53,7 +56,7 @@ class Rotary:
 
     def _of_queries(self, positions: torch.Tensor) -> torch.Tensor:
         """Llama 4's temperature of attention, by whole lengths of the original context."""
-        lengths = torch.floor(positions / self._spec.original_max_position)
+        lengths = torch.floor((positions + int(self._spec.counts_own)) / self._spec.original_max_position)
         return 1 + self._spec.query_beta * torch.log(1 + lengths)
 
     def _dynamic(self, positions: torch.Tensor) -> torch.Tensor:
@@ -84,7 +87,8 @@ def inverse_frequencies(spec: RopeSpec) -> torch.Tensor:
 def _llama3(plain: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
     """Llama 3.1: long waves are stretched, short ones kept, those between blended."""
     turns = spec.original_max_position * plain / (2 * math.pi)
-    keep = ((turns - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor)).clamp(0.0, 1.0)
+    width = spec.high_freq_factor - spec.low_freq_factor or LEAST_WIDTH
+    keep = ((turns - spec.low_freq_factor) / width).clamp(0.0, 1.0)
     return (1 - keep) * plain / spec.factor + keep * plain
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from quire.kernels.attention.int8_rows import row_width
+from quire.kernels.attention.window import Chunk, Window
 from quire.worker.specs.kv_split import LayerGroup, split
 from quire.worker.specs.spec import LayerKV
 
@@ -51,6 +52,12 @@ class KVGroup:
     def windows(self) -> tuple[int | None, ...]:
         """Distinct windows of its layers."""
         return tuple(dict.fromkeys(layer.window for layer in self.layers))
+
+    @property
+    def seen(self) -> tuple[Window | None, ...]:
+        """Distinct windows of its layers, as attention takes them."""
+        layers = dict.fromkeys((layer.window, layer.is_chunked) for layer in self.layers)
+        return tuple(Chunk(window) if window and is_chunked else window for window, is_chunked in layers)
 
     @property
     def window(self) -> int | None:

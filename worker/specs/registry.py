@@ -36,7 +36,7 @@ from quire.worker.specs.library.apart import describe_apart
 from quire.worker.specs.library.choice import Describe, described, head_shape, stated_config, uses_library
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.pooling import MODULES, read_pooling
-from quire.worker.specs.routed import biased
+from quire.worker.specs.routed import biased, llama4
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stores
 from quire.worker.weights.layout import RowsOf
@@ -96,6 +96,8 @@ _STATED: Final[dict[str, Architecture]] = {
     "MiniMaxM2ForCausalLM": Architecture(biased.read_minimax_m2, biased.NAMES, predictors=3),
     "Ernie4_5_MoeForCausalLM": Architecture(biased.read_ernie4_5_moe, biased.ERNIE_NAMES),
     "Dots1ForCausalLM": Architecture(biased.read_dots1, biased.NAMES),
+    "Llama4ForCausalLM": Architecture(llama4.read_llama4, llama4.NAMES),
+    "Llama4ForConditionalGeneration": Architecture(llama4.read_whole, llama4.NAMES, llama4.TOWER, text_alone=True),
     "Qwen2VLForConditionalGeneration": Architecture(qwen2_vl.read_qwen2_vl, qwen2_vl.NAMES, qwen2_vl.TOWER_TENSORS),
     "Qwen2_5_VLForConditionalGeneration": Architecture(
         qwen2_5_vl.read_qwen2_5_vl, qwen2_5_vl.NAMES, qwen2_vl.TOWER_TENSORS

@@ -44,6 +44,8 @@ class RopeSpec:
     """yarn: round the borders of its ramp to whole dimensions"""
     query_beta: float = 0.0
     """Ministral 3: queries at position p count 1 + query_beta * ln(1 + floor(p / original_max_position)) times"""
+    counts_own: bool = False
+    """Llama 4: they count by p + 1, of which their own token is one"""
     factors: tuple[float, ...] = ()
     """longrope: the wavelength of each pair is so many times as long"""
     short_factors: tuple[float, ...] = ()
@@ -59,7 +61,7 @@ class RopeSpec:
 
     def within(self, length: int) -> "RopeSpec":
         """The same for contexts of so many tokens: within the original length nothing grows or is stretched."""
-        if length > self.original_max_position:
+        if length + self.counts_own > self.original_max_position:
             return self
         return replace(self, query_beta=0.0, factors=self.short_factors)
 
@@ -103,8 +105,8 @@ def read_rope(config: Config, head_dim: int, *, partial: float | None = None, th
     common["original_max_position"] = integer(config, "original_max_position_embeddings", inside)
     if rope_type == "llama3":
         low, high = number(stated, "low_freq_factor"), number(stated, "high_freq_factor")
-        if high <= low:
-            raise ModelError("high_freq_factor", f"must be greater than low_freq_factor = {low}, got {high}")
+        if high < low:
+            raise ModelError("high_freq_factor", f"must be at least low_freq_factor = {low}, got {high}")
         return RopeSpec(**common, factor=_factor(stated), low_freq_factor=low, high_freq_factor=high)
     return _longrope(stated, common, max_position) if rope_type == "longrope" else _yarn(stated, common)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
+from quire.kernels.attention.window import Chunk, Window, window_size
 from quire.worker.fields import DtypeName, Gate
 from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.pooling import Pooling
@@ -21,7 +22,9 @@ class LayerKV:
     """Query heads that read each of them: fewer where ranks share a head."""
     head_dim: int
     window: int | None
-    """Tokens that a query sees, its own among them; None: the whole context."""
+    """Most tokens that a query sees, its own among them; None: the whole context."""
+    is_chunked: bool = False
+    """It sees those of its chunk: the context is cut into chunks of `window` tokens from its beginning on."""
 
 
 class Spec(Protocol):
@@ -102,12 +105,12 @@ class AttentionSpec:
     head_dim: int
     rope: RopeSpec
     """Layers whose ropes are equal share one rotation of a step."""
-    window: int | None = None
-    """A token sees itself and the `window - 1` before it; None: the whole context."""
+    window: Window | None = None
+    """A token sees itself and the `window - 1` before it, or its chunk up to itself; None: the whole context."""
     qkv_bias: bool = False
     output_bias: bool = False
-    qk_norm: Literal["", "head", "whole"] = ""
-    """Queries and keys are normalised before they are rotated: each head, or all heads together."""
+    qk_norm: Literal["", "head", "plain", "whole"] = ""
+    """Queries and keys are normalised before they are rotated: each head, with or without gains, or all together."""
     score_scale: float | None = None
     """Factor of the products of queries and keys; None: head_dim ** -0.5."""
     soft_cap: float | None = None
@@ -125,7 +128,9 @@ class AttentionSpec:
         Raises ModelError for heads that so many ranks cannot share.
         """
         kv_heads = kv_head_share(self.num_kv_heads, 0, group_size).length
-        return LayerKV(kv_heads, self.num_heads // group_size // kv_heads, self.head_dim, self.window)
+        seen = None if self.window is None else window_size(self.window)
+        queries = self.num_heads // group_size // kv_heads
+        return LayerKV(kv_heads, queries, self.head_dim, seen, isinstance(self.window, Chunk))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +162,8 @@ class ExpertsSpec:
     """A learned bias is added to the scores for the choice, and to nothing else; the router then is float32."""
     scale: float = 1.0
     """Factor of the weights of the chosen."""
+    scales_input: bool = False
+    """Inputs of an expert are multiplied by its weight, in place of its outputs; each token has one expert."""
     num_groups: int = 1
     """Groups of experts, side by side, of which a token chooses from the `top_groups` best."""
     top_groups: int = 1

@@ -61,6 +61,8 @@ def _untaped_experts(spec: ModelSpec, dtype: str, size: int) -> str:
     """The dtype or a width of experts on one of `size` ranks whose products are torch's; empty: there is none."""
     if spec.experts and dtype == "float16":
         return "torch multiplies experts of float16"
+    if any(one.scales_input for one in spec.experts):
+        return "torch multiplies the inputs of experts by their weights"
     if dtype != "float32" and any(one.biased for one in spec.experts):
         return f"torch widens the inputs of a router in float32 from {dtype}"
     whole = INPUTS_OF_BF16 if dtype == "bfloat16" else OUTPUTS

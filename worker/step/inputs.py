@@ -38,7 +38,7 @@ class GroupInputs:
         self._schedules: dict[Window | None, TileSchedule] = {}
         """By window of its layers; empty where attention needs none."""
         if self._tiles is not None:
-            for window in group.windows:
+            for window in group.seen:
                 # apart, so that each begins where wide loads may
                 sums = (torch.zeros(max_rows + 1, dtype=torch.int32, device=device) for _ in range(2))
                 self._schedules[window] = TileSchedule(*sums)

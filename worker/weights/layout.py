@@ -23,6 +23,12 @@ class Stored(NamedTuple):
     either_way: bool = False
     """It may be held so, too: its shape tells."""
 
+    @property
+    def turned(self) -> "Stored":
+        """The same with its last two axes the other way around."""
+        regions = ((*region[:-2], *region[:-3:-1]) for region in self.regions)
+        return Stored((*self.shape[:-2], *self.shape[:-3:-1]), tuple(regions), transposed=not self.transposed)
+
     def of_shape(self, shape: tuple[int, ...]) -> "Stored":
         """The way in which a tensor of this shape is held. CheckpointError where it tells nothing, or is another."""
         if self.either_way and self.shape[-1] == self.shape[-2]:
@@ -30,12 +36,11 @@ class Stored(NamedTuple):
                 f"is {self.shape[-2]} by {self.shape[-1]}, so its shape does not tell outputs from inputs, which "
                 "checkpoints hold in either order; use one that has a tensor for each expert"
             )
-        turned = (*self.shape[:-2], *self.shape[:-3:-1])
-        if self.either_way and shape == turned:
-            regions = ((*region[:-2], *region[:-3:-1]) for region in self.regions)
-            return Stored(turned, tuple(regions), transposed=True)
+        turned = self.turned
+        if self.either_way and shape == turned.shape:
+            return turned
         if shape != self.shape:
-            either = f", or {list(turned)}" if self.either_way else ""
+            either = f", or {list(turned.shape)}" if self.either_way else ""
             raise CheckpointError(f"has shape {list(shape)}, the config describes {list(self.shape)}{either}")
         return self
 
@@ -69,6 +74,11 @@ def stacked(parts: tuple[Part, ...]) -> Stored:
 def stacked_either_way(parts: tuple[Part, ...]) -> Stored:
     """`stacked`, of matrices that have their outputs first or their inputs."""
     return stacked(parts)._replace(either_way=True)
+
+
+def stacked_inputs_first(parts: tuple[Part, ...]) -> Stored:
+    """`stacked`, of matrices that have their inputs first."""
+    return stacked(parts).turned
 
 
 def of_inputs(parts: tuple[Part, ...]) -> Stored:

@@ -152,8 +152,9 @@ def reference() -> Callable[..., list[tuple[list[int], list[float]]]]:
         )
         model.generation_config.eos_token_id = None
         rope = getattr(model.config, "rope_parameters", None) or {}
-        # the frequencies of a dynamic rope hang on the longest sequence of a batch
-        batches = [[prompt] for prompt in prompts] if rope.get("rope_type") == "dynamic" else [prompts]
+        # the frequencies of a dynamic rope hang on the longest sequence of a batch, Llama 4's positions on its padding
+        alone = rope.get("rope_type") == "dynamic" or model.config.model_type == "llama4_text"
+        batches = [[prompt] for prompt in prompts] if alone else [prompts]
         return [row for batch in batches for row in at_once(model, batch, num_tokens)]
 
     def at_once(model: Any, prompts: list[list[int]], num_tokens: int) -> list[tuple[list[int], list[float]]]:

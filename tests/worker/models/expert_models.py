@@ -62,6 +62,21 @@ MODELS = {
             "moe_layer_end_index": 2,
         },
     ),
+    "llama 4: chunks, layers without a rope, scaled inputs": (
+        "Llama4ForCausalLM",
+        {
+            "num_local_experts": 5,
+            "intermediate_size": 40,
+            "intermediate_size_mlp": 96,
+            "num_hidden_layers": 4,
+            "interleave_moe_layer_step": 2,
+            "no_rope_layers": [1, 0, 1, 1],
+            "head_dim": 32,
+            "attention_chunk_size": 24,
+            "floor_scale": 16,
+            "attn_scale": 0.7,
+        },
+    ),
     "dots.llm1: windows": (
         "Dots1ForCausalLM",
         {

@@ -34,6 +34,11 @@ MODELS = {
         "Qwen2ForCausalLM",
         {**KINDS, "layer_types": [SLIDING, SLIDING, FULL, SLIDING, SLIDING]},
     ),
+    "chunks, and one of four sees all": (
+        "Llama4ForCausalLM",
+        {"attention_chunk_size": WINDOW, "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1], "head_dim": 16}
+        | {"num_local_experts": 3, "interleave_moe_layer_step": 2, "floor_scale": 8, "attn_scale": 0.5},
+    ),
     "the upper ones": ("Qwen3ForCausalLM", {**KINDS, "max_window_layers": 2, "head_dim": 16}),
 }
 

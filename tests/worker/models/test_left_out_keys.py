@@ -5,6 +5,7 @@ the one the library builds. Only sizes that every published config states are re
 """
 
 import json
+import re
 import shutil
 from copy import deepcopy
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 import torch
 import transformers
 
+from quire.kernels.attention.window import Chunk
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.fields import ACTIVATIONS
@@ -56,6 +58,7 @@ LIBRARY = {
     "MiniMaxM2": transformers.MiniMaxM2Config,
     "Ernie4_5_Moe": transformers.Ernie4_5_MoeConfig,
     "Dots1": transformers.Dots1Config,
+    "Llama4": transformers.Llama4TextConfig,
     "Bert": transformers.BertConfig,
     "Roberta": transformers.RobertaConfig,
     "XLMRoberta": transformers.XLMRobertaConfig,
@@ -183,6 +186,18 @@ OWN = {
         "moe_layer_interval": 2,
     },
     "Dots1": {**V3, "attention_bias": True, "max_window_layers": 2},
+    "Llama4": {
+        "intermediate_size_mlp": 40,
+        "num_local_experts": 3,
+        "interleave_moe_layer_step": 2,
+        "no_rope_layer_interval": 3,
+        "attention_chunk_size": 24,
+        "floor_scale": 48,
+        "attn_scale": 0.3,
+        "attn_temperature_tuning": False,
+        "use_qk_norm": False,
+        "attention_bias": True,
+    },
 }
 ENCODER = {
     "vocab_size": 320,
@@ -211,7 +226,7 @@ def family(architecture):
 
 
 DECODERS = [name for name in OF_ONE_PIECE if family(name) in OWN]
-FIRST = [name for name in DECODERS if name.startswith(("Llama", "Mistral", "Ministral", "Qwen"))]
+FIRST = [name for name in DECODERS if re.match("Llama(?!4)|Mistral|Ministral|Qwen", name)]
 """Those whose keys may be null, and mean it."""
 
 
@@ -235,7 +250,7 @@ EVERYWHERE = (
 def apart(name, shape):
     """A tensor's name and shape, or those of each expert's, as the library saves what it holds in one."""
     path, _, last = name.rpartition(".")
-    if not path.endswith(".experts"):
+    if not path.endswith(".experts") or "feed_forward" in path:
         return [(name, shape)]
     count, *matrix = shape
     parts = {"down_proj": tuple(matrix)}
@@ -297,7 +312,8 @@ def assert_alike(spec, model):
     for number, (layer, one) in enumerate(zip(spec.layers, base.layers, strict=True)):
         assert_layers_alike(layer, one.self_attn, number, base)
         if isinstance(layer.feed_forward, ExpertsSpec):
-            assert_routed_alike(layer.feed_forward, one.mlp.gate)
+            gate = one.feed_forward.router if hasattr(one, "feed_forward") else one.mlp.gate
+            assert_routed_alike(layer.feed_forward, gate)
     assert spec.logit_cap == getattr(theirs, "final_logit_softcapping", None)
     assert spec.logit_scale == getattr(theirs, "logit_scale", 1 / getattr(theirs, "logits_scaling", 1.0))
     assert spec.residual_scale == getattr(theirs, "residual_multiplier", 1.0)
@@ -308,7 +324,8 @@ def assert_alike(spec, model):
 
 
 def assert_routed_alike(experts, gate):
-    assert (experts.top_k, experts.renormalize) == (gate.top_k, getattr(gate, "norm_topk_prob", True))
+    renormalizes = getattr(gate, "norm_topk_prob", "Llama4" not in type(gate).__name__)
+    assert (experts.top_k, experts.renormalize) == (gate.top_k, renormalizes)
     assert experts.scale == getattr(gate, "routed_scaling_factor", 1.0)
     assert (experts.num_groups, experts.top_groups) == (getattr(gate, "num_group", 1), getattr(gate, "topk_group", 1))
 
@@ -318,6 +335,12 @@ def assert_layers_alike(layer, theirs, number, model):
     config, attention = theirs.config, layer.attention
     everywhere = config.sliding_window if isinstance(config, EVERYWHERE) else None
     window = getattr(theirs, "sliding_window", everywhere) if getattr(theirs, "is_sliding", True) else None
+    if isinstance(config, transformers.Llama4TextConfig):
+        window = Chunk(config.attention_chunk_size) if config.layer_types[number] == "chunked_attention" else None
+        beta = 0.0 if theirs.use_rope or not config.attn_temperature_tuning else config.attn_scale
+        grows_every = config.floor_scale if beta else attention.rope.original_max_position
+        assert (attention.rope.query_beta, attention.rope.original_max_position) == (beta, grows_every)
+        assert (attention.qk_norm == "plain") == hasattr(theirs, "qk_norm")
     assert (attention.window, attention.scale) == (window, theirs.scaling)
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

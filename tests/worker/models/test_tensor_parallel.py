@@ -33,6 +33,7 @@ MODELS = [
     expert_models.MODELS["qwen2 moe: a shared expert"],
     expert_models.MODELS["glm 4.5: sigmoids, groups, half a head rotates"],
     expert_models.MODELS["minimax m2: sigmoids, norms over all heads"],
+    expert_models.MODELS["llama 4: chunks, layers without a rope, scaled inputs"],
     ("Ministral3ForCausalLM", {"rope_parameters": GROWING, "head_dim": 16, "num_key_value_heads": 2}),
     ("Gemma3ForCausalLM", {"head_dim": 32, "sliding_window": 9, "sliding_window_pattern": 2}),
     ("Phi3ForCausalLM", {"num_key_value_heads": 4}),
@@ -46,6 +47,7 @@ DEALT = [
     ("MixtralForCausalLM", {"num_local_experts": 5}),
     expert_models.MODELS["qwen2 moe: a shared expert"],
     expert_models.MODELS["glm 4.5: sigmoids, groups, half a head rotates"],
+    expert_models.MODELS["llama 4: chunks, layers without a rope, scaled inputs"],
 ]
 """Models whose ranks hold whole experts: five of them, then seven, make some ranks hold one more."""
 NAMES = [*(name for name, _ in MODELS), *(f"{name} dealt" for name, _ in DEALT)]
@@ -82,7 +84,13 @@ def ranks(tmp_path_factory, some_prompts, folders):
     return [json.loads(output) for output in outputs]
 
 
-ROUTERS = "block_sparse_moe.gate.weight", "mlp.gate.weight", "shared_expert_gate.weight", "correction_bias"
+ROUTERS = (
+    "block_sparse_moe.gate.weight",
+    "mlp.gate.weight",
+    "shared_expert_gate.weight",
+    "correction_bias",
+    "router.weight",
+)
 
 
 def expected_bytes(folder, size):
