@@ -94,7 +94,6 @@ def test_what_would_make_it_fit_is_named_in_flags(capsys, eight_b: Path) -> None
 @pytest.mark.parametrize(
     ("model", "names"),
     [
-        ("Llama-4-Scout-17B-16E", ["architectures"]),
         ("gpt-oss-20b", ["architectures", "quantization_config"]),
         ("DeepSeek-V3", ["architectures", "auto_map"]),
     ],
@@ -103,6 +102,14 @@ def test_of_a_published_model_that_is_not_served_doctor_says_what_is_not(capsys,
     assert main(["doctor", str(PUBLISHED / model), "--device-memory", "80GiB", "--model-impl", "quire"]) == 1
     refused = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
     assert [line.split(": ")[1] for line in refused] == names
+
+
+def test_doctor_deals_the_experts_of_a_published_model(capsys) -> None:
+    scout = ["doctor", str(PUBLISHED / "Llama-4-Scout-17B-16E"), "--device-memory", "80GiB", "-tp", "4", "-ep"]
+    assert main(scout) == 1
+    assert "are not read; set --language-model-only to serve its text" in capsys.readouterr().out
+    assert main([*scout, "--language-model-only"]) == 0
+    assert "16, 1 for each token, in 48 of 48 layers, dealt to the ranks" in capsys.readouterr().out
 
 
 def test_doctor_counts_the_experts_of_a_published_model(capsys) -> None:
