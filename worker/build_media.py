@@ -41,7 +41,9 @@ def build_media(
 
 def media_facts(encoder: MediaEncoder | None) -> MediaFacts | None:
     """The facts by which the scheduler gives out memory, and frontends know what they may send."""
-    return None if encoder is None else encoder.memory.facts(encoder.kinds, encoder.merge**2)
+    if encoder is None:
+        return None
+    return encoder.memory.facts(encoder.kinds, encoder.merge**2, whole_spans=encoder.vision.whole_spans)
 
 
 def encoder_bytes(encoder: MediaEncoder | None) -> int:

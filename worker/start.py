@@ -37,6 +37,7 @@ from quire.worker.models.build import LoadedModel, describe, load_model
 from quire.worker.quant.plan import Plan
 from quire.worker.quant.scheme import SchemeFor
 from quire.worker.quant.select import kept_activations, schemes_of
+from quire.worker.specs.encoder_pages import small_steps
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.kv_split import CONTEXT
 from quire.worker.specs.library.spec import LibrarySpec
@@ -122,7 +123,9 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
 
 
 def _layout(config: WorkerConfig, spec: Spec, kv_dtype: torch.dtype) -> KVLayout:
-    """Raises ModelError for layers that no pool holds."""
+    """Raises ModelError for layers that no pool holds, and for steps without room for an image that runs in one."""
+    if (small := small_steps(config, spec)) is not None:
+        raise small
     context = min(CONTEXT, config.max_model_len or spec.max_model_len)
     layers = spec.kv_layers(config.tensor_parallel_size)
     layout = kv_layout(layers, config.block_size, kv_dtype, context, config.max_num_batched_tokens)

@@ -72,6 +72,8 @@ class MediaFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """Rows, one for each token, in a page of encoder memory."""
     num_pages: int
     """Pages of encoder memory. An item takes whole ones."""
+    whole_spans: bool = False
+    """The tokens of a span see each other: none runs before a step that runs all of those behind it in the span."""
 
     def pages_for(self, num_rows: int) -> int:
         return -(-num_rows // self.page_rows)

@@ -119,8 +119,8 @@ class Gate:
     def enter(self, sequence: Sequence, budget: int, others: Iterable[Sequence]) -> int:
         """Put the output into a slot with blocks for all its tokens. Returns the tokens to run, 0 when it cannot enter.
 
-        `budget`: tokens that it may run in this step, for a prompt that runs whole. `others`: prompts under way that it
-        may wait for.
+        `budget`: tokens that it may run in this step, for a prompt or a span that runs whole. `others`: prompts under
+        way that it may wait for.
         """
         num_computed, self.refusal = self._reserve(sequence, budget, others)
         if self.refusal is not None:
@@ -155,11 +155,15 @@ class Gate:
         end = begin + count
         if self._memory.windows:
             end = max(begin, self._memory.reach(sequence, end, self._num_spare))
-        end = self._encoding.reach(sequence, begin, end)
+        end = self._encoding.reach(sequence, begin, self._encoding.whole(sequence, begin, end))
         if self._memory.windows:
             self._extend(sequence, end)
         self._memory.plan(sequence, self._running.history[slot], end, self._group_epoch.in_flight.step + 1)
         return end - begin
+
+    def least(self, sequence: Sequence) -> int:
+        """Tokens of a running output's prompt that the next plan with any of them runs together."""
+        return self._encoding.least(sequence, int(self._running.num_scheduled[sequence.slot]))
 
     @property
     def _num_spare(self) -> int:
@@ -200,7 +204,8 @@ class Gate:
         num_computed, hits = memory.match(sequence)
         if self._siblings.await_one(sequence, num_computed, others):
             return 0, "sibling"
-        if self.takes_whole and sequence.num_known - num_computed > budget:
+        least = sequence.num_known - num_computed if self.takes_whole else self._encoding.least(sequence, num_computed)
+        if least > budget:
             return 0, "budget"
         if self._lacks_items(sequence, num_computed):
             return 0, self._shortage

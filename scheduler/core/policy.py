@@ -82,14 +82,16 @@ class Policy:
             memory.let_go(passed, self._group_epoch.in_flight.step)
 
     def _extend(self, slots: Int64, plan: PlannedStep) -> tuple[Int64, bool]:
-        """Give a block of each KV group to each row whose next token begins one there.
+        """Give a block of each KV group to each row whose next token begins one there, and as many as it needs to one
+        whose next tokens run together.
 
         Returns the slots that can run; True: not all can.
         """
         running, memory = self._running, self._memory
-        scheduled = running.num_scheduled[slots]
+        last = self._last(slots)
         held_by_group = zip(running.num_blocks, memory.block_sizes, strict=True)
-        short = [slots[held[slots] * size <= scheduled] for held, size in held_by_group]
+        missing = (last // size + 1 - held[slots] for held, size in held_by_group)
+        short = [np.repeat(slots, np.maximum(counts, 0)) for counts in missing]
         num_needed = sum(map(len, short))
         if not num_needed:
             return slots, False
@@ -109,8 +111,20 @@ class Policy:
                     self._append(np.array([sequence.slot]), group, plan)
             elif sequence.state == "running":
                 num_promised += len(groups)
-        slots = slots[running.active[slots]]
-        return slots[self._room(slots) > running.num_scheduled[slots]], True
+        going = running.active[slots]
+        slots, last = slots[going], last[going]
+        return slots[self._room(slots) > last], True
+
+    def _last(self, slots: Int64) -> Int64:
+        """The position of the last token that each of these slots runs next: of a span whose tokens run together, its
+        last, where blocks are not all reserved yet.
+        """
+        running, encoding = self._running, self._encoding
+        last: Int64 = running.num_scheduled[slots]
+        if self._memory.windows and encoding.keeps_whole:
+            for row in np.flatnonzero(last < running.span_end[slots]).tolist():
+                last[row] += encoding.least(running.at(int(slots[row])), int(last[row])) - 1
+        return last
 
     def _room(self, slots: Int64) -> Int64:
         """Tokens that the tables of these slots hold, those of every KV group."""
@@ -119,13 +133,14 @@ class Policy:
         return room
 
     def _append(self, slots: Int64, group: int, plan: PlannedStep) -> None:
-        """Give each of these slots, all different, one more block of this KV group; so many must be available."""
+        """Give each of these slots one more block of this KV group, or as often as it is named; so many must be
+        available."""
         appends, at = plan.appends[group], self._running.at
         for slot, block in zip(slots.tolist(), self._memory.take(len(slots)), strict=True):
             table = at(slot).tables[group]
             appends += (slot, len(table), block)
             table.append(block)
-        self._running.num_blocks[group][slots] += 1
+        np.add.at(self._running.num_blocks[group], slots, 1)
 
     def _find_blocks(self, sequence: Sequence, count: int, num_promised: int) -> bool:
         """Preempt until so many blocks are available (True), falling fences will give them, or the output is out."""

@@ -11,6 +11,9 @@ A plan has at most two rows that do not reach the end of their prompt, beside th
 others. Of one priority `max_num_partial_prefills` prompts may be begun and not at their end; one of these places is
 kept for the oldest, and one that was sent back to the queue by others' bad numbers takes none.
 
+Where the tokens of an item see each other, and so run in one step (`media/encoding.py`), the first in order gets as
+many, whatever its half is: by admission every step has them.
+
 Where prompts run whole, the oldest, if longer than its half, is passed over once; then it goes before all others.
 """
 
@@ -91,7 +94,7 @@ class Prefill:
                 enters = allowed > 0 and self._gate.lets_pass(oldest)
                 if is_cut:
                     enters = enters and self._has_place(oldest, oldest, allowed)
-                part = self._enter(oldest, allowed, parts) if enters else None
+                part = self._enter(oldest, allowed if place else budget, parts) if enters else None
                 if part is None:
                     oldest = None
                     continue
@@ -99,6 +102,8 @@ class Prefill:
                 oldest = self._waiting.oldest(priority) if self._gate.is_open else None
             if part is None:
                 return
+            if place == 0:
+                allowed = max(allowed, min(budget, self._gate.least(part.sequence)))
             share -= self._grant(part, allowed)
             is_cut = is_cut or part.left > 0  # with tokens of the share left: before an item
             place += 1

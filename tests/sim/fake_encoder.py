@@ -63,12 +63,16 @@ class FakeEncoder:
         return lost
 
     def check_rows(self, plan: StepPlan, rows: Iterable[Row], slots: dict[int, Slot]) -> None:
-        """A bind is of a span that the plan runs."""
+        """A bind is of a span that the plan runs; a span whose tokens see each other is run to its end."""
+        rows = list(rows)
         ends = {slot.name: (start, end) for slot, start, end in rows}
         for bind in plan.binds:
             slot = slots[bind.slot]
             span, (start, end) = slot.media[bind.index].span, ends.get(slot.name, (0, 0))
             demand(start < span.stop and span.start < end, f"{slot.name} runs nothing of span {bind.index}, now bound")
+        for slot, _, end in rows if self.facts.whole_spans else ():
+            cut = [one.span for one in slot.media if one.span.start < end < one.span.stop]
+            demand(not cut, f"{slot.name} runs up to {end}, a part of {cut}")
 
     def has_rows(self, slot: Slot, start: int, end: int) -> bool:
         """Every token of a span that the row runs finds its image's row. False: its file was lost. Raises `Broken`."""

@@ -66,6 +66,9 @@ class Images:
                 found.add("INVALID_PARAMETER")
             if num_pages > self.facts.num_pages:
                 found.add("EXCEEDS_CAPACITY")
+            most = config.max_num_batched_tokens - config.max_num_seqs + 1
+            if self.facts.whole_spans and config.enable_chunked_prefill and span.num_tokens > most:
+                found.add("EXCEEDS_CAPACITY")
             stop = span.stop
         if not config.enable_chunked_prefill:
             spans = {item.digest: item.span for item in media}.values()
@@ -94,13 +97,16 @@ class Images:
         )
 
 
-def draw_images(rng: random.Random) -> Images:
-    """Memory and steps take at least the largest image but one; of some runs the largest fits no step with others."""
+def draw_images(rng: random.Random, *, whole: bool) -> Images:
+    """`whole`: the tokens of an image see each other.
+
+    Memory and steps take at least the largest image but one; of some runs the largest fits no step with others.
+    """
     largest = rng.choice((1, 3, 8, 20))
     sizes = [largest, *(rng.choice((largest, rng.randint(1, largest))) for _ in range(rng.choice((1, 3, 6))))]
     page_rows = rng.choice((1, 2, 3, 8))
     num_pages = -(-largest // page_rows) * rng.choice((1, 1, 1, 2, 8)) + rng.choice((0, 0, 1))
-    facts = MediaFacts(("image",), TOKENS_BY, page_rows, num_pages)
+    facts = MediaFacts(("image",), TOKENS_BY, page_rows, num_pages, whole)
     max_patches = int(largest * TOKENS_BY * rng.choice((1.0, 1.0, 1.5, 3.0, 50.0)))
     images = Images(rng, facts, max_patches, rng.choice((2, 3, 5, 9)), rng.choice((0, 0, 0.1, 0.4)), sizes)
     if rng.random() < 0.2:

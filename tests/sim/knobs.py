@@ -104,9 +104,12 @@ def draw_knobs(
     num_groups: int = 1,
     of_images: random.Random | None = None,
     of_windows: random.Random | None = None,
+    *,
+    whole: bool = False,
 ) -> Knobs:
     """`num_groups`: KV groups of the model; what more than one draw leaves the runs of one as they are. `of_images`
-    draws what has to do with images, `of_windows` a layout of groups with windows; None: there are none.
+    draws what has to do with images, `of_windows` a layout of groups with windows; None: there are none. `whole`: the
+    tokens of an image see each other, and most steps have room for the largest.
     """
     block_size = rng.choice((1, 1, 2, 3, 4, 4, 8, 16))
     num_blocks = rng.choice((3, 5, 8, 12, 16, 24, 40, 64))
@@ -156,8 +159,12 @@ def draw_knobs(
     if of_windows is not None:
         _draw_layout(of_windows, knobs)
     if of_images is not None:
-        knobs.images = draw_images(of_images)
-        knobs.config = structs.replace(config, max_num_encoder_patches=knobs.images.max_patches)
+        knobs.images = draw_images(of_images, whole=whole)
+        knobs.config = config = structs.replace(config, max_num_encoder_patches=knobs.images.max_patches)
+        if whole and of_images.random() < 0.9:
+            least = max(knobs.images.sizes) + config.max_num_seqs - 1
+            budget = max(config.max_num_batched_tokens, least)
+            knobs.config = structs.replace(config, max_num_batched_tokens=budget)
     return knobs
 
 

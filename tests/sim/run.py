@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=1, help="KV groups of the model")
     parser.add_argument("--images", action="store_true", help="prompts have images")
     parser.add_argument("--windows", action="store_true", help="some KV groups have windows")
+    parser.add_argument("--whole", action="store_true", help="the tokens of an image see each other")
     parser.add_argument("--verbose", action="store_true", help="print every event")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument("--scheduler", help="folder of another scheduler package")
@@ -48,7 +49,7 @@ def main() -> int:
     started = time.perf_counter()
     for seed in seeds:
         log = print if args.verbose else None
-        world = World(seed, args.events, args.audit_every, log, args.groups, args.images, args.windows)
+        world = World(seed, args.events, args.audit_every, log, args.groups, args.images, args.windows, args.whole)
         try:
             digest = world.run()
         except Exception as error:

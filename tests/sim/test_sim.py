@@ -1,7 +1,7 @@
 """The scheduler in a simulated world: random requests and faults, every promise checked after every event.
 
-A failing seed is replayed with `python tests/sim/run.py --seed N --verbose`, with `--groups 2`, `--images` or
-`--windows` where the test says so.
+A failing seed is replayed with `python tests/sim/run.py --seed N --verbose`, with `--groups 2`, `--images`,
+`--windows` or `--whole` where the test says so.
 """
 
 import os
@@ -44,6 +44,18 @@ def test_no_seed_breaks_a_promise_where_prompts_have_images(first):
     """Every size of encoder memory from one image on: whatever lives goes on."""
     for seed in range(first, first + CHUNK):
         world = World(seed, NUM_EVENTS, AUDIT_EVERY, images=True)
+        try:
+            world.run()
+        except Exception as error:
+            pytest.fail(f"seed {seed}, event {world.engine.num_handled}: {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("first", range(4000, 4000 + NUM_SEEDS // 6, CHUNK))
+def test_no_seed_breaks_a_promise_where_tokens_of_images_see_each_other(first, windows):
+    """No image runs in parts, whatever steps and blocks there are: whatever lives goes on."""
+    for seed in range(first, first + CHUNK):
+        world = World(seed, NUM_EVENTS, AUDIT_EVERY, images=True, windows=windows, whole=True)
         try:
             world.run()
         except Exception as error:

@@ -29,12 +29,13 @@ class World:
         num_groups: int = 1,
         images: bool = False,
         windows: bool = False,
+        whole: bool = False,
     ) -> None:
         self._rng = random.Random(seed)
         self._num_events = num_events
         of_images = random.Random(f"images of {seed}") if images else None
         of_windows = random.Random(f"windows of {seed}") if windows else None
-        self.knobs = draw_knobs(self._rng, num_groups, of_images, of_windows)
+        self.knobs = draw_knobs(self._rng, num_groups, of_images, of_windows, whole=whole)
         self.engine = Engine(self.knobs, Drafts(seed), self._rng, audit_every, log)
         self._frontends = Frontends(self.engine)
         self._fate = Fate(self.engine, self._frontends)

@@ -40,7 +40,7 @@ class Attention(nn.Module):
             ones = torch.ones(spec.head_dim, dtype=context.dtype, device=context.device)
             self.no_gains = HeadNorm(ones, ones, norm.eps)
         self.sinks = Sinks(context, spec.num_heads) if spec.sinks else None
-        self.rule = AttentionRule(spec.scale, spec.window, spec.soft_cap)
+        self.rule = AttentionRule(spec.scale, spec.window, spec.soft_cap, spec.looks_ahead)
 
     def forward(
         self,

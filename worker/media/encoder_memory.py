@@ -21,8 +21,8 @@ class EncoderMemory:
     def num_bytes(self) -> int:
         return self.rows.nbytes
 
-    def facts(self, kinds: tuple[str, ...], tokens_by: int) -> MediaFacts:
-        return MediaFacts(kinds, tokens_by, PAGE_ROWS, self.num_pages)
+    def facts(self, kinds: tuple[str, ...], tokens_by: int, *, whole_spans: bool) -> MediaFacts:
+        return MediaFacts(kinds, tokens_by, PAGE_ROWS, self.num_pages, whole_spans)
 
     def row_numbers(self, pages: bytes, num_tokens: int, where: str) -> Int64:
         """Row of each token of an item that lies in these pages, int64 [num_tokens]. `pages` as in `Encode`.

@@ -1,14 +1,16 @@
 """A step's media: what the runner asks of the room, from a plan to the embeddings that the layers read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from quire.proto.messages.plans import StepPlan
+from quire.proto.transport.wire import Int32
 from quire.worker.batch import Embedded
 from quire.worker.media.media_encoder import Encoded, MediaEncoder
-from quire.worker.media.span_table import SpanTable
+from quire.worker.media.span_table import Chunk, SpanTable
 from quire.worker.tables.slot_table import StepRows
 from quire.worker.tables.upload import Upload
 
@@ -23,6 +25,8 @@ class StepMedia:
     """(begin among the step's tokens, int64 [3, tokens]): positions that no shift gives."""
     shifts: tuple[torch.Tensor, torch.Tensor] | None = None
     """Slots, and their shift from this step on: int64 [n] both."""
+    last_visible: torch.Tensor | None = None
+    """int32 [T]: see `PagedBatch`; None: no token sees one behind it."""
 
 
 NO_MEDIA = StepMedia()
@@ -54,7 +58,10 @@ class MediaInputs:
         for chunk in chunks:
             source[chunk.begin : chunk.begin + len(chunk.source)] = chunk.source
         positions = () if self._shifts is None else tuple((one.begin, upload.put(one.positions)) for one in chunks)
-        return StepMedia(Embedded(upload.put(source), self._encoder.memory.rows), positions, moved)
+        visible = None
+        if self._encoder.vision.whole_spans:
+            visible = upload.put(_last_visible(rows, chunks))
+        return StepMedia(Embedded(upload.put(source), self._encoder.memory.rows), positions, moved, visible)
 
     def run(self, plan: StepPlan, media: StepMedia) -> Encoded | None:
         """Queue the encodes, None where the plan has none, and the shifts."""
@@ -63,3 +70,12 @@ class MediaInputs:
             slots, values = media.shifts
             self._shifts.index_copy_(0, slots, values)
         return self._encoder.encode(plan.encodes) if plan.encodes else None
+
+
+def _last_visible(rows: StepRows, chunks: Sequence[Chunk]) -> Int32:
+    """int32 [T]: the last index of its sequence that each token of the step sees."""
+    before = rows.counts.cumsum() - rows.counts
+    own = np.arange(rows.num_tokens) + np.repeat(rows.computed - before, rows.counts)
+    for chunk in chunks:
+        own[chunk.begin : chunk.begin + len(chunk.visible)] = chunk.visible
+    return own.astype(np.int32)

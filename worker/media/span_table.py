@@ -23,6 +23,8 @@ class Chunk:
     """int64 [3, tokens]"""
     source: Int64
     """int64 [tokens]: the row of encoder memory that takes the token's place; -1: it keeps its own embedding."""
+    visible: Int64
+    """int64 [tokens]: the last index of the sequence that each sees, where the tokens of a span see each other."""
 
 
 class SpanTable:
@@ -73,8 +75,10 @@ class SpanTable:
             spans, end = self._spans[slot], begin + count
             touched = spans.within(begin, end)
             if touched:
-                source = self._source(slot, spans, touched, begin, end)
-                chunks.append(Chunk(int(ends[row]) - count, spans.positions(begin, end), source))
+                source, visible = self._source(slot, spans, touched, begin, end), spans.visible(begin, end)
+                if self._vision.whole_spans and visible[-1] >= end:
+                    raise PlanError(f"num_tokens: slot {slot} runs a part of its span {touched[-1]}, up to {end - 1}")
+                chunks.append(Chunk(int(ends[row]) - count, spans.positions(begin, end), source, visible))
             shifts[slot] = spans.shift(end if touched else begin)
             if end >= spans.stop:
                 self._watched.remove(slot)

@@ -55,6 +55,14 @@ class Spans:
         lines, columns_of = np.divmod(places, columns + 1)
         return np.where(columns_of < columns, lines * columns + columns_of, -1)
 
+    def visible(self, begin: int, end: int) -> Int64:
+        """int64 [end - begin]: the last token of its span for each of the tokens [begin, end); for text itself."""
+        last: Int64 = np.arange(begin, end)
+        for number in self.within(begin, end):
+            span = self.spans[number]
+            last[max(begin, span.start) - begin : span.stop - begin] = span.stop - 1
+        return last
+
     def shift(self, index: int) -> int:
         """Position less index of the text at this index."""
         return self._shifts[bisect_right(self._starts, index)]

@@ -1,7 +1,12 @@
-"""Pages of encoder memory: their size by the model, their number by the configuration."""
+"""Room for items: pages of encoder memory, their size by the model and their number by the configuration, and steps."""
+
+from pathlib import Path
 
 from quire.worker.config import WorkerConfig
+from quire.worker.specs.normalization import largest_image
+from quire.worker.specs.spec import ModelSpec, Spec
 from quire.worker.specs.vision_spec import VisionSpec
+from quire.worker.weights.parts import ModelError
 
 PAGE_ROWS = 64
 STEPS = 4
@@ -27,3 +32,20 @@ def no_page(config: WorkerConfig, page: int) -> str:
         f"mm_encoder_cache_bytes: {config.mm_encoder_cache_bytes} bytes hold not one page of {PAGE_ROWS} rows; "
         f"give at least {page}, or 0 for the default"
     )
+
+
+def small_steps(config: WorkerConfig, spec: Spec) -> ModelError | None:
+    """The refusal of steps without room for an item whose tokens see each other; None where there is room.
+
+    It must be there beside a token of every other output. Raises ModelError for the files of the image processor.
+    """
+    if not isinstance(spec, ModelSpec) or spec.vision is None or not spec.vision.whole_spans:
+        return None
+    longest = config.max_model_len or spec.max_model_len
+    num_tokens = largest_image(Path(config.model), spec.vision, longest)
+    least = num_tokens + config.max_num_seqs - 1
+    if config.max_num_batched_tokens >= least:
+        return None
+    message = f"{config.max_num_batched_tokens} hold no image of {num_tokens} tokens, which run in one step, beside "
+    message += f"{config.max_num_seqs - 1} other outputs; give at least {least}, or lower max_num_seqs"
+    return ModelError("max_num_batched_tokens", message)

@@ -12,6 +12,7 @@ from quire.worker.config import WorkerConfig
 from quire.worker.fields import read_config
 from quire.worker.quant.plan import Plan, refuse_device
 from quire.worker.specs import sizes
+from quire.worker.specs.encoder_pages import small_steps
 from quire.worker.specs.needs import (
     Fit,
     Place,
@@ -56,6 +57,11 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
         refusals.append(str(unserved) if plan.on_the_fly else f"{folder}: {unserved}")
     if config.max_model_len > spec.max_model_len:
         refusals.append(too_long(config.max_model_len, spec.max_model_len))
+    try:
+        if (small := small_steps(config, spec)) is not None:
+            refusals.append(str(small))
+    except ModelError as error:
+        refusals.append(f"{folder}: {error}")
     if refusals:
         return None, refusals
     try:

@@ -37,6 +37,7 @@ from quire.worker.specs.library.choice import Describe, described, head_shape, s
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.routed import biased, llama4
+from quire.worker.specs.sighted import gemma3
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stores
 from quire.worker.weights.layout import RowsOf
@@ -74,9 +75,7 @@ _STATED: Final[dict[str, Architecture]] = {
     "GemmaForCausalLM": Architecture(gemma.read_gemma, llama.NAMES),
     "Gemma2ForCausalLM": Architecture(gemma.read_gemma2, gemma.NAMES),
     "Gemma3ForCausalLM": Architecture(gemma.read_gemma3, gemma.NAMES),
-    "Gemma3ForConditionalGeneration": Architecture(
-        gemma.read_wrapped_gemma3, gemma.WRAPPED_NAMES, gemma.TOWER_TENSORS, text_alone=True
-    ),
+    "Gemma3ForConditionalGeneration": Architecture(gemma3.read_gemma3_with_images, gemma3.NAMES, gemma.TOWER_TENSORS),
     "Phi3ForCausalLM": Architecture(phi.read_phi3, phi.NAMES),
     "Glm4ForCausalLM": Architecture(phi.read_glm4, phi.GLM4_NAMES),
     "Olmo2ForCausalLM": Architecture(olmo.read_olmo2, olmo.NAMES),

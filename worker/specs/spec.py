@@ -115,6 +115,8 @@ class AttentionSpec:
     """Factor of the products of queries and keys; None: head_dim ** -0.5."""
     soft_cap: float | None = None
     """Scores become `soft_cap * tanh(score / soft_cap)`."""
+    looks_ahead: bool = False
+    """The tokens of an image see each other, in both directions."""
     sinks: bool = False
     """Each query head has a logit of its own in the softmax's denominator, so that it may look at nothing."""
 
@@ -222,6 +224,12 @@ class LayerSpec:
         """The same, but for the axes of a position by which its rope's pairs turn."""
         return self.with_rope(replace(self.attention.rope, pair_axes=pair_axes))
 
+    @property
+    def of_text(self) -> "LayerSpec":
+        """The same for text alone: it counts on one axis, and no token sees one behind it."""
+        layer = self.turned_by(())
+        return replace(layer, attention=replace(layer.attention, looks_ahead=False))
+
     def growing_by(self, query_beta: float) -> "LayerSpec":
         """The same, but for what queries count by their position."""
         return self.with_rope(replace(self.attention.rope, query_beta=query_beta))
@@ -268,7 +276,7 @@ class ModelSpec:
     @property
     def text_alone(self) -> "ModelSpec":
         """The same without its tower. Text counts on all axes of its positions alike, so one is enough."""
-        return replace(self, vision=None, layers=tuple(layer.turned_by(()) for layer in self.layers))
+        return replace(self, vision=None, layers=tuple(layer.of_text for layer in self.layers))
 
     @property
     def dealing(self) -> "ModelSpec":

@@ -56,6 +56,11 @@ class VisionSpec(ABC):
         return self.temporal_patch_size > 1
 
     @property
+    def whole_spans(self) -> bool:
+        """The decoder's layers let the tokens of an item see each other, in both directions."""
+        return False
+
+    @property
     def tile_side(self) -> int | None:
         """Patches of the side of every item, where all are of one size."""
         return None

@@ -102,9 +102,10 @@ class Inputs:
         query_lens: tuple[int, ...],
         seq_lens: tuple[int, ...],
         token_types: torch.Tensor | None = None,
+        last_visible: torch.Tensor | None = None,
     ) -> ForwardBatch:
         """The batch that the layers read. The lengths are the host's, one for each row of the bucket; the types int64
-        [T]."""
+        [T]; `last_visible` as in `PagedBatch`."""
         num_decodes = num_leading_ones(query_lens)
         groups = []
         for group in self._groups:
@@ -118,6 +119,7 @@ class Inputs:
                 query_lens_host=query_lens,
                 seq_lens_host=seq_lens,
                 schedules=group.schedules(bucket.num_rows),
+                last_visible=last_visible,
             )
             groups.append(GroupBatch(step.slot_mapping, rows))
         token_ids, positions = self._token_ids[: bucket.num_tokens], self._positions[:, : bucket.num_tokens]

@@ -228,7 +228,7 @@ class Runner:
         for begin, positions in media.positions:
             self._inputs.place(begin, positions)
         lengths = tuple((rows.computed + rows.counts).tolist())
-        batch = self._inputs.batch(bucket, tuple(rows.counts.tolist()), lengths, token_types)
+        batch = self._inputs.batch(bucket, tuple(rows.counts.tolist()), lengths, token_types, media.last_visible)
         return self._model.forward(batch, self._cache, media.embedded)
 
     def _padding(self, bucket: Bucket) -> torch.Tensor:

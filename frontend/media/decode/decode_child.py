@@ -107,7 +107,7 @@ def image_items(image: Image.Image, family: MediaFamily) -> Iterator[tuple[Grid,
         for view in item.views:
             if view.size != size:
                 size = height, width = view.size
-                resized = image.resize((width, height), Image.Resampling.BICUBIC)
+                resized = image.resize((width, height), Image.Resampling(family.resample))
             is_whole = view == View.whole(*size)
             seen.append((resized if is_whole else resized.crop(view.box)).tobytes())
         yield item.grid, b"".join(seen) if len(seen) > 1 else seen[0]

@@ -33,6 +33,7 @@ class InternImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     kind: ClassVar[str] = "internvl"
     placeholder: ClassVar[str] = TILE
     """Text of the token that stands for an image in a rendered chat."""
+    resample: ClassVar[int] = BICUBIC
     spells: ClassVar[bool] = True
     row_ends: ClassVar[tuple[int, int] | None] = None
 

@@ -42,6 +42,7 @@ class OneVisionImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
     kind: ClassVar[str] = "llava_onevision"
     placeholder: ClassVar[str] = "<image>"
     """Text of the token that stands for an image in a rendered chat, and for each of its rows."""
+    resample: ClassVar[int] = BICUBIC
     spells: ClassVar[bool] = False
     row_ends: ClassVar[tuple[int, int] | None] = None
     max_items: ClassVar[int] = 1

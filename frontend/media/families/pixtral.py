@@ -34,6 +34,7 @@ class PixtralImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     kind: ClassVar[str] = "pixtral"
     placeholder: ClassVar[str] = "[IMG]"
     """Text of the token that stands for an image in a rendered chat."""
+    resample: ClassVar[int] = BICUBIC
     spells: ClassVar[bool] = False
     max_items: ClassVar[int] = 1
 

@@ -30,6 +30,7 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
     kind: ClassVar[str] = "qwen"
     placeholder: ClassVar[str] = "<|image_pad|>"
     """Text of the token that stands for an image in a rendered chat."""
+    resample: ClassVar[int] = BICUBIC
     spells: ClassVar[bool] = False
     row_ends: ClassVar[tuple[int, int] | None] = None
     max_items: ClassVar[int] = 1

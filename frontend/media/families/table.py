@@ -5,6 +5,7 @@ A family is a tagged struct of a model's settings that says of an image:
 - `placeholder`: what stands for it in a rendered chat; `placeholder_id`: the token that stands for each of its rows;
 - `items`: by its height and width; `num_tokens`, `num_breaks` of one, by its grid;
 - `row_ends`: the tokens behind an item's rows and behind its last row, where it has breaks;
+- `resample`: Pillow's number of the filter by which it is resized;
 - `max_items`, `max_tokens`, `max_bytes`: what no image exceeds, with all its items;
 - `spells`: whether a text of its own stands for its items, and `spelled`: that text, with a `placeholder_id` for each.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.frontend.media.families import internvl, llava_onevision, pixtral, qwen
+from quire.frontend.media.families import gemma3, internvl, llava_onevision, pixtral, qwen
 from quire.frontend.media.families.bounds import BOUNDS
 from quire.frontend.media.families.intern_video import InternVideos
 from quire.frontend.media.families.onevision_video import OneVisionVideos
@@ -21,7 +22,13 @@ from quire.frontend.media.families.processor_files import ProcessorFiles
 from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
 from quire.frontend.media.kind import MediaKind
 
-MediaFamily = qwen.QwenImages | internvl.InternImages | llava_onevision.OneVisionImages | pixtral.PixtralImages
+MediaFamily = (
+    qwen.QwenImages
+    | internvl.InternImages
+    | llava_onevision.OneVisionImages
+    | pixtral.PixtralImages
+    | gemma3.Gemma3Images
+)
 """A family by any of its rows: the union of their structs."""
 VideoRules = Qwen2Videos | Qwen3Videos | InternVideos | OneVisionVideos
 """The settings of a family for videos."""
@@ -33,6 +40,7 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "GotOcr2ImageProcessor": internvl.read,
     "LlavaOnevisionImageProcessor": llava_onevision.read,
     "PixtralImageProcessor": pixtral.read,
+    "Gemma3ImageProcessor": gemma3.read,
 }
 """`image_processor_type` -> the reader of the family."""
 

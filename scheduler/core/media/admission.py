@@ -44,6 +44,8 @@ def check_media(media: tuple[Media, ...], num_prompt: int, facts: ModelFacts, co
             raise _invalid(f"item {number} {span}; those behind the items before it are {begun} to {num_prompt - 1}")
         begun = item.span.stop
         _check_item(number, item, facts.media)
+        if facts.media.whole_spans and config.enable_chunked_prefill:
+            _check_step(number, item.span.num_tokens, config)
         _check_pages(f"image {number}", facts.media.pages_for(item.span.num_encoded), facts)
     if facts.whole_prompts or not config.enable_chunked_prefill:
         items = {key_of(item): item.span for item in media}.values()
@@ -89,6 +91,14 @@ def _check_item(number: int, item: Media, facts: MediaFacts) -> None:
 def _identity(item: Media) -> bytes:
     """Its digest and its time in a video: all that the KV of its tokens depends on."""
     return item.digest if item.span.elapsed == NO_VIDEO else item.digest + struct.pack("<q", item.span.elapsed)
+
+
+def _check_step(number: int, num_tokens: int, config: SchedulerConfig) -> None:
+    """A step has room for the tokens of an item together, whoever else draws in it."""
+    most = config.max_num_batched_tokens - config.max_num_seqs + 1
+    if num_tokens > most:
+        message = f"image {number} has {num_tokens} tokens that run in one step, beside others {most} have room in it; "
+        raise Refusal("EXCEEDS_CAPACITY", "media", f"{message}start the server with a larger max_num_batched_tokens")
 
 
 def _check_pages(who: str, num_pages: int, facts: ModelFacts) -> None:

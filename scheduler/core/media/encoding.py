@@ -1,9 +1,11 @@
 """The items of each plan: which are encoded, which spans are bound to their pages, and how far prompts run.
 
-A token of a span runs only when the rows of the span's item are in the encoder memory or are made by the same plan.
-Where patches or pages do not suffice, the prompt is cut right before the span. An item with more patches than the
-budget is encoded by a step that encodes nothing else; none has more pages than the memory (admission), and an output
-may take pages of those after it in order, which encode again if they must: so the first in order always goes on.
+Where the tokens of a span see each other, they run in one step, but for those that are cached already: queries of the
+others then see keys that were computed when all of it ran. A token of a span runs only when the rows of the span's item
+are in the encoder memory or are made by the same plan. Where patches or pages do not suffice, the prompt is cut right
+before the span. An item with more patches than the budget is encoded by a step that encodes nothing else; none has more
+pages than the memory (admission), and an output may take pages of those after it in order, which encode again if they
+must: so the first in order always goes on.
 """
 
 from bisect import bisect_right
@@ -11,6 +13,7 @@ from operator import attrgetter
 from typing import Final, Literal
 
 from quire.proto.messages.media import Bind, Encode, Media
+from quire.proto.prefix_key import Placeholders
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.encoder_memory import EncoderEntry, EncoderMemory, Key, key_of
@@ -31,6 +34,8 @@ class Encoding:
         self._max_patches = config.max_num_encoder_patches
         self._running = group_epoch.running
         self._memory = group_epoch.encoder_memory
+        self.keeps_whole = self._memory is not None and self._memory.facts.whole_spans
+        """The tokens of a span see each other."""
         self._counters = counters
         self._plan: PlannedStep
         self._now = 0.0
@@ -50,6 +55,25 @@ class Encoding:
             for index in [index for index in memory.held.get(sequence, ()) if placeholders[index].stop <= end]:
                 memory.let_go(sequence, index)
         self._ran.clear()
+
+    def least(self, sequence: Sequence, start: int) -> int:
+        """Tokens of an output that must run together, from `start` on: those of a span that see each other, or one."""
+        span = self._span_at(sequence.request, start)
+        return 1 if span is None else span.stop - start
+
+    def whole(self, sequence: Sequence, start: int, stop: int) -> int:
+        """The place up to which tokens from `start` on may run, at most `stop`, so that no such span runs in parts."""
+        span = self._span_at(sequence.request, stop - 1) if stop > start else None
+        return stop if span is None or span.stop == stop else max(start, span.start)
+
+    def _span_at(self, request: Request, position: int) -> Placeholders | None:
+        """The span of tokens that see each other in which this one stands."""
+        if not self.keeps_whole or not request.media:
+            return None
+        index = bisect_right(request.placeholders, position, key=_stop)
+        if index == len(request.placeholders) or request.placeholders[index].start > position:
+            return None
+        return request.placeholders[index]
 
     def shortage(self, sequence: Sequence, start: int, stop: int) -> Shortage | None:
         """The cause that keeps this plan from running the tokens start..stop-1 of an output, or None."""

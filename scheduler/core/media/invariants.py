@@ -1,6 +1,7 @@
 """Rules of the encoder memory that must hold between two events, recomputed from first principles.
 
-I15 pages in one place each; I16 who holds entries; I17 what plans encode.
+I15 pages in one place each; I16 who holds entries; I17 what plans encode; I18 spans whose tokens see each
+other are planned whole.
 """
 
 import itertools
@@ -78,6 +79,9 @@ def _readers(group_epoch: Epoch, memory: EncoderMemory, live: list[Sequence]) ->
         end = request.placeholders[-1].stop if request.placeholders else 0
         _require("I16", running.span_end[slot] == end, f"slot {slot}: its spans end at {running.span_end[slot]}")
         num_scheduled = int(running.num_scheduled[slot])
+        within = any(span.start < num_scheduled < span.stop for span in request.placeholders)
+        is_part = memory.facts.whole_spans and within and num_scheduled != sequence.num_shared
+        _require("I18", not is_part, f"slot {slot}: a span is planned in part, up to {num_scheduled}")
         for index, entry in memory.held.get(sequence, {}).items():
             item = request.media[index]
             name = f"output {request.number}/{sequence.output_index} span {index}"

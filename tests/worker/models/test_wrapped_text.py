@@ -12,7 +12,6 @@ from quire.worker.models.build import load_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs.registry import read_spec
-from quire.worker.weights.parts import ModelError
 
 TEXT = {
     "vocab_size": 320,
@@ -72,11 +71,3 @@ def test_its_text_is_that_of_transformers(chunk, model, folder, greedy, prompts)
         )
     (row,) = greedy(decoder).generate([prompt], 24, chunk=chunk)
     assert row.tokens == made[0].tolist()
-
-
-def test_it_is_refused_unless_its_text_alone_is_asked_for(folder):
-    with pytest.raises(
-        ModelError, match=r"Gemma3ForConditionalGeneration are not read; set language_model_only"
-    ) as caught:
-        read_spec(folder)
-    assert caught.value.field == "architectures"

@@ -1,6 +1,7 @@
 """Builds the tower of a spec."""
 
 from quire.worker.build_context import BuildContext
+from quire.worker.models.vision.gemma3_tower import Gemma3Tower
 from quire.worker.models.vision.intern_tower import InternTower
 from quire.worker.models.vision.onevision_tower import OneVisionTower
 from quire.worker.models.vision.pixtral import PixtralTower
@@ -13,6 +14,7 @@ from quire.worker.specs.families.mistral3 import PixtralSpec
 from quire.worker.specs.families.qwen2_5_vl import Qwen25VisionSpec
 from quire.worker.specs.families.qwen2_vl import Qwen2VisionSpec
 from quire.worker.specs.families.qwen3_vl import Qwen3VisionSpec
+from quire.worker.specs.sighted.gemma3 import Gemma3VisionSpec
 from quire.worker.specs.vision_spec import VisionSpec
 
 
@@ -34,4 +36,6 @@ def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
             return InternTower(spec, context)
         case OneVisionSpec():
             return OneVisionTower(spec, context)
+        case Gemma3VisionSpec():
+            return Gemma3Tower(spec, context)
     raise AssertionError(f"no tower has a spec of {type(spec).__name__}")

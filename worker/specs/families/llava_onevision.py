@@ -60,25 +60,28 @@ _IN_BLOCK: Final = {
     r"mlp\.fc2": "mlp.down",
 }
 _IN_PROJECTOR: Final = {"linear_1": "up", "linear_2": "down"}
+SIGLIP_RULES: Final = (
+    NameRule(rf"{_TOWER}embeddings\.patch_embedding{_TENSOR}", "vision.patches.{tensor}"),
+    NameRule(rf"{_TOWER}embeddings\.position_embedding\.weight", "vision.positions.weight"),
+    *(NameRule(_BLOCK + name + _TENSOR, f"vision.blocks.{{n}}.{own}.{{tensor}}") for name, own in _IN_BLOCK.items()),
+)
+LAST_NORM: Final = rf"{_TOWER}post_layernorm{_TENSOR}"
+SIGLIP_IGNORED: Final = (rf"{_TOWER}head\..+", rf"{_TOWER}embeddings\.position_ids")
+"""Rules for SigLIP's patches and blocks, the pattern of its last norm, and those of what makes no rows."""
 _DECODER: Final = decoder_names(r"(model\.language_model|language_model\.model)\.", "model.language_model.")
 NAMES: Final[NameMap] = replace(
     _DECODER,
     rules=(
         *_DECODER.rules,
         NameRule(r"language_model\.lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
-        NameRule(rf"{_TOWER}embeddings\.patch_embedding{_TENSOR}", "vision.patches.{tensor}"),
-        NameRule(rf"{_TOWER}embeddings\.position_embedding\.weight", "vision.positions.weight"),
-        *(
-            NameRule(_BLOCK + name + _TENSOR, f"vision.blocks.{{n}}.{own}.{{tensor}}")
-            for name, own in _IN_BLOCK.items()
-        ),
+        *SIGLIP_RULES,
         *(
             NameRule(rf"{_PROJECTOR}{name}{_TENSOR}", f"vision.projector.{own}.{{tensor}}")
             for name, own in _IN_PROJECTOR.items()
         ),
         NameRule(r"(model\.)?image_newline", "vision.line_end.weight"),
     ),
-    ignored=(*_DECODER.ignored, rf"{_TOWER}(post_layernorm|head)\..+", rf"{_TOWER}embeddings\.position_ids"),
+    ignored=(*_DECODER.ignored, LAST_NORM, *SIGLIP_IGNORED),
 )
 """Names as files on the hub have them, and as transformers has them in memory. Rows are made of what is before the last
 norm, and not of SigLIP's head."""
@@ -204,7 +207,7 @@ def read_llava_onevision(config: Config, generation: Config) -> ModelSpec:
 def _read_vision(config: Config, output_size: int) -> OneVisionSpec:
     tower = section(config, VISION)
     with inside(VISION):
-        sizes = _read_siglip(tower if tower else DEFAULTS)
+        sizes = read_siglip(tower if tower else DEFAULTS)
     return OneVisionSpec(
         **sizes,
         output_size=output_size,
@@ -216,7 +219,8 @@ def _read_vision(config: Config, output_size: int) -> OneVisionSpec:
     )
 
 
-def _read_siglip(tower: Config) -> dict[str, Any]:
+def read_siglip(tower: Config) -> dict[str, Any]:
+    """Fields that specs of such a tower have in common."""
     if (kind := tower.get("model_type", "siglip_vision_model")) != "siglip_vision_model":
         raise ModelError("model_type", f"{shown(kind)} is not supported; supported: siglip_vision_model")
     if (channels := integer(tower, "num_channels", CHANNELS)) != CHANNELS:
