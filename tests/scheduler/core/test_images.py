@@ -392,3 +392,42 @@ def test_a_new_group_with_less_encoder_memory_ends_what_it_cannot_run(seeing):
     finish = e.finishes[1, 0]
     assert (finish.reason, finish.error) == ("error", "EXCEEDS_CAPACITY")
     assert "after a restart" in finish.message
+
+
+@pytest.fixture
+def whole(engine, facts):
+    """Engines of a model whose images' tokens see each other."""
+
+    def make(**config):
+        media = MediaFacts(("image",), 4, ROWS, 16, whole_spans=True)
+        return engine(facts=msgspec.structs.replace(facts, media=media), **{"max_num_seqs": 4, **config})
+
+    return make
+
+
+def test_a_prompt_is_cut_before_an_image_whose_tokens_see_each_other(whole):
+    e = whole(max_num_batched_tokens=16)
+    e.submit(1, 40, media=(image(10, 9), image(21, 9, b"d")))
+    plans = [e.plan(), e.plan()]
+    e.answer(), e.answer()
+    plans.append(e.plan())
+    assert [row[1] for plan in plans for row in plan.rows] == [10, 11, 16]
+    e.settle()
+    assert e.reason(1) == "length"
+
+
+def test_the_first_in_order_gets_an_image_that_is_longer_than_its_half(whole):
+    """Short prompts that come with every step would keep it waiting for ever otherwise."""
+    e = whole(max_num_batched_tokens=16)
+    e.submit(1, 12, media=(image(0, 12),))
+    e.submit(2, 5)
+    rows = e.plan().rows
+    assert sorted(row[1] for row in rows) == [4, 12]
+    e.settle()
+    assert [e.reason(number) for number in (1, 2)] == ["length"] * 2
+
+
+def test_an_image_that_no_step_has_room_for_is_refused(whole):
+    e = whole(max_num_batched_tokens=16)
+    e.submit(1, 40, media=(image(0, 14),))
+    assert e.finishes[1, 0].error == "EXCEEDS_CAPACITY"
