@@ -1,4 +1,4 @@
-"""Gemma 1, 2 and 3, whose images are not read: gains around one, scaled embeddings, norms before and, but for the first,
+"""Gemma 1, 2 and 3, whose images are not read: gains around one, scaled embeddings, norms before and (not the first)
 behind every part, and windows; Gemma 2 caps scores and logits, Gemma 3 has norms of heads and two ropes."""
 
 import math
