@@ -42,9 +42,9 @@ def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
             {"intermediate_size": 96},
             ["num_attention_heads: 4 cannot be divided among 3 ranks", "num_key_value_heads: 2 heads can neither"],
         ),
-        ((), {"architectures": ["GPT2LMHeadModel"]}, ["architectures: ['GPT2LMHeadModel'] is not supported"]),
+        ((), {"architectures": ["NoModelForCausalLM"]}, ["'NoModelForCausalLM' is no decoder of transformers"]),
         (
-            (),
+            ("--model-impl=quire",),
             {
                 "quantization_config": {"quant_method": "mxfp4"},
                 "architectures": ["New"],
