@@ -266,9 +266,8 @@ def objections(config: Config, impl: ModelImpl = "quire") -> list[ModelError]:
         return found
     if architecture_of(config) not in ARCHITECTURES:
         stated = config.get("architectures")
-        found.append(
-            ModelError("architectures", f"{shown(stated)} is not supported; supported: {', '.join(ARCHITECTURES)}")
-        )
+        supported = ", ".join(ARCHITECTURES)
+        found.append(ModelError("architectures", f"{shown(stated)} is not supported; supported: {supported}"))
         if config.get("auto_map") is not None:
             message = "the model brings its own code, which is never run; use a model of a supported architecture"
             found.append(ModelError("auto_map", message))
