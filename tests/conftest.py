@@ -98,6 +98,7 @@ MODEL_TYPES = {
     "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",
     "Dots1ForCausalLM": "dots1",
     "Llama4ForCausalLM": "llama4_text",
+    "GptOssForCausalLM": "gpt_oss",
 }
 FROM_ONE = ("gemma", "gemma2", "gemma3_text")
 """Types whose gains are stored as what they differ from one by."""
@@ -171,7 +172,8 @@ def _write_model(
         model = getattr(transformers, architecture)(config)
         gain = float(config.model_type not in FROM_ONE)
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:  # norms and biases: not the ones and zeros that would hide a mistake
+            # norms and biases, one of each expert among them: not the ones and zeros that would hide a mistake
+            if parameter.ndim == 1 or name.endswith("_bias"):
                 torch.nn.init.normal_(parameter, mean=gain * float("norm" in name), std=0.2)
         for name, one in (*model.named_parameters(), *model.named_buffers()):
             if name.endswith("e_score_correction_bias"):

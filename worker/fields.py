@@ -13,6 +13,8 @@ Config = Mapping[str, Any]
 
 Gate = Literal["silu", "gelu", "gelu_tanh"]
 """Activation of a gate."""
+ExpertGate = Literal[Gate, "swigluoai"]
+"""Gate of experts."""
 Activation = Literal[Gate, "gelu_quick"]
 """Activation of a layer without a gate."""
 Kind = TypeVar("Kind", Gate, Activation)

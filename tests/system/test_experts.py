@@ -8,20 +8,30 @@ import pytest
 from quire.proto.api import GenerateRequest
 
 NUM_TOKENS = 16
-CONFIG = {
-    "num_experts": 7,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 40,
+MODELS = {
+    "Qwen2MoeForCausalLM": {
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 40,
+    },
+    "GptOssForCausalLM": {
+        "num_local_experts": 7,
+        "num_experts_per_tok": 3,
+        "intermediate_size": 40,
+        "head_dim": 16,
+        "sliding_window": 11,
+    },
 }
 
 
+@pytest.mark.parametrize("architecture", MODELS)
 @pytest.mark.parametrize("ranks", ["1", "2"])
-def test_many_at_once_draw_what_transformers_draws(ranks, serve, tiny_checkpoint):
+def test_many_at_once_draw_what_transformers_draws(architecture, ranks, serve, tiny_checkpoint):
     import torch
     from transformers import AutoModelForCausalLM
 
-    folder = tiny_checkpoint("Qwen2MoeForCausalLM", **CONFIG)
+    folder = tiny_checkpoint(architecture, **MODELS[architecture])
     engine = serve(
         str(folder), "--tensor-parallel-size", ranks, "--max-num-batched-tokens", "24", "--max-num-seqs", "4"
     )

@@ -25,12 +25,14 @@ class Router(ShardedModule):
 
     def __init__(self, context: BuildContext, hidden: int, spec: ExpertsSpec) -> None:
         super().__init__()
-        self.is_biased = spec.biased
+        self.is_biased, self.has_logit_bias = spec.biased, spec.bias
         outputs = (("experts", whole(spec.num_experts)), *((("shared", whole(1)),) if spec.shared_gate else ()))
         dtype = torch.float32 if spec.biased else context.dtype
         self.declare("weight", dtype, consecutive(outputs, whole(hidden)))
         if spec.biased:
             self.declare("bias", torch.float32, (Part("", (whole(spec.num_experts),)),))
+        if spec.bias:
+            self.declare("logit_bias", dtype, consecutive(outputs))
 
     @property
     def for_choice(self) -> torch.Tensor | None:
@@ -39,17 +41,24 @@ class Router(ShardedModule):
 
     def finish(self) -> None:
         weight = self.stored("weight")
-        whole_blocks = pad(weight, (0, 0, 0, -weight.shape[0] % BLOCK))
-        self.register_parameter("weight", nn.Parameter(pack(whole_blocks), requires_grad=False))
+        missing = -weight.shape[0] % BLOCK
+        self.register_parameter("weight", nn.Parameter(pack(pad(weight, (0, 0, 0, missing))), requires_grad=False))
+        if self.has_logit_bias:
+            bias = pad(self.stored("logit_bias"), (0, missing))
+            self.register_parameter("logit_bias", nn.Parameter(bias, requires_grad=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> logits [T, experts, one more where there is one for all tokens, and zeros to a whole block]"""
         weight = self.stored("weight")
-        return linear(x.to(weight.dtype), weight, None)
+        return linear(x.to(weight.dtype), weight, self.stored("logit_bias") if self.has_logit_bias else None)
 
 
 class Experts(ShardedModule):
-    """The gated blocks of all experts; a rank holds its share of the inner axis of every one, or some of them whole."""
+    """The gated blocks of all experts; a rank holds its share of the inner axis of every one, or some of them whole.
+
+    Ranks that share the inner axis all have the biases of the second product; the one whose share is the first adds
+    them.
+    """
 
     def __init__(self, context: BuildContext, hidden: int, spec: ExpertsSpec) -> None:
         super().__init__()
@@ -66,6 +75,17 @@ class Experts(ShardedModule):
         self.declare("gate_up", context.dtype, tuple(wide), (own.length, 2 * share.length, hidden))
         down = (Part(f"{n}.down", (every, columns), index=(n - own.start,)) for n, columns in enumerate(inner))
         self.declare("down", context.dtype, tuple(down), (own.length, hidden, share.length))
+        self.is_biased, self.adds_down_bias = spec.bias, spec.bias and share.start == 0
+        if spec.bias:
+            wide = (
+                Part(f"{n}.{name}", (rows,), 0, offset, (n - own.start,))
+                for n, rows in enumerate(inner)
+                for name, offset in halves
+            )
+            self.declare("gate_up_bias", context.dtype, tuple(wide), (own.length, 2 * share.length))
+            outer = (every if rows.length else Slice(hidden, 0, 0) for rows in inner)
+            down = (Part(f"{n}.down", (rows,), index=(n - own.start,)) for n, rows in enumerate(outer))
+            self.declare("down_bias", context.dtype, tuple(down), (own.length, hidden))
 
     def finish(self) -> None:
         packed = pack_experts(self.stored("gate_up"), self.stored("down"))
@@ -74,7 +94,10 @@ class Experts(ShardedModule):
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x [T, hidden], the experts of each token and what they count, [T, k] -> this rank's share of their sum."""
-        return experts(x, ids, weights, self.stored("gate_up"), self.stored("down"), self.kind, self.first)
+        matrices = self.stored("gate_up"), self.stored("down")
+        inner_bias = self.stored("gate_up_bias") if self.is_biased else None
+        outer_bias = self.stored("down_bias") if self.adds_down_bias else None
+        return experts(x, ids, weights, *matrices, self.kind, self.first, inner_bias, outer_bias)
 
 
 class RoutedMLP(nn.Module):

@@ -36,7 +36,7 @@ from quire.worker.specs.library.apart import describe_apart
 from quire.worker.specs.library.choice import Describe, described, head_shape, stated_config, uses_library
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.pooling import MODULES, read_pooling
-from quire.worker.specs.routed import biased, llama4
+from quire.worker.specs.routed import biased, gpt_oss, llama4
 from quire.worker.specs.sighted import gemma3
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stores
@@ -97,6 +97,7 @@ _STATED: Final[dict[str, Architecture]] = {
     "Dots1ForCausalLM": Architecture(biased.read_dots1, biased.NAMES),
     "Llama4ForCausalLM": Architecture(llama4.read_llama4, llama4.NAMES),
     "Llama4ForConditionalGeneration": Architecture(llama4.read_whole, llama4.NAMES, llama4.TOWER, text_alone=True),
+    "GptOssForCausalLM": Architecture(gpt_oss.read_gpt_oss, gpt_oss.NAMES),
     "Qwen2VLForConditionalGeneration": Architecture(qwen2_vl.read_qwen2_vl, qwen2_vl.NAMES, qwen2_vl.TOWER_TENSORS),
     "Qwen2_5_VLForConditionalGeneration": Architecture(
         qwen2_5_vl.read_qwen2_5_vl, qwen2_5_vl.NAMES, qwen2_vl.TOWER_TENSORS

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 from quire.kernels.attention.window import Chunk, Window, window_size
-from quire.worker.fields import DtypeName, Gate
+from quire.worker.fields import DtypeName, ExpertGate, Gate
 from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.rope import RopeSpec
@@ -156,7 +156,9 @@ class ExpertsSpec:
     """Inner size of each expert."""
     axis: str
     """Its name in config.json."""
-    activation: Gate = "silu"
+    activation: ExpertGate = "silu"
+    bias: bool = False
+    """The router and both products of an expert have one."""
     renormalize: bool = False
     """The weights of the chosen are divided by their sum."""
     scores: Scores = "softmax"
@@ -202,7 +204,8 @@ class ExpertsSpec:
         """Elements of router and experts on the first of so many ranks, without the expert of all tokens."""
         router = self.num_logits * hidden + (self.num_experts if self.biased else 0)
         experts, inner = self.shares(0, group_size)
-        return router + 3 * experts.length * hidden * inner.length
+        biases = self.num_experts + experts.length * (2 * inner.length + hidden) if self.bias else 0
+        return router + 3 * experts.length * hidden * inner.length + biases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

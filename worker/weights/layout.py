@@ -76,9 +76,26 @@ def stacked_either_way(parts: tuple[Part, ...]) -> Stored:
     return stacked(parts)._replace(either_way=True)
 
 
+def stacked_in_turn(parts: tuple[Part, ...]) -> Stored:
+    """`stacked`, but the rows of an expert's parts take turns: the first of each, then the second of each."""
+    own = [part for part in parts if part.index == parts[0].index]
+    held, axis = stacked(parts), own[0].axis + 1
+    total = held.shape[axis]
+    regions = (
+        (*region[:axis], range(number % len(own), total, len(own)), *region[axis + 1 :])
+        for number, region in enumerate(held.regions)
+    )
+    return Stored(held.shape, tuple(regions))
+
+
 def stacked_inputs_first(parts: tuple[Part, ...]) -> Stored:
     """`stacked`, of matrices that have their inputs first."""
     return stacked(parts).turned
+
+
+def stacked_in_turn_inputs_first(parts: tuple[Part, ...]) -> Stored:
+    """`stacked_in_turn`, of matrices that have their inputs first."""
+    return stacked_in_turn(parts).turned
 
 
 def of_inputs(parts: tuple[Part, ...]) -> Stored:

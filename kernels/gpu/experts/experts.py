@@ -29,8 +29,8 @@ def experts(
     num_pairs, count = ids.numel(), gate_up.shape[0]
     if are_few(num_pairs, count) or not x.numel():
         return few_experts(x, ids, weights, gate_up, down, kind, first, gate_up_bias, down_bias)
-    tiles = (product_tiles(num_pairs, count, x.dtype, gated=gated) for gated in (True, False))
-    return sorted_experts(x, ids, weights, gate_up, down, kind, first, *tiles, gate_up_bias, down_bias)
+    inner, outer = (product_tiles(num_pairs, count, x.dtype, gated=gated) for gated in (True, False))
+    return sorted_experts(x, ids, weights, gate_up, down, kind, first, inner, outer, gate_up_bias, down_bias)
 
 
 def few_experts(

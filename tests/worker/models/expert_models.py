@@ -90,6 +90,24 @@ MODELS = {
             "max_window_layers": 1,
         },
     ),
+    "gpt-oss: biases, clamped gates, sinks, windows, yarn": (
+        "GptOssForCausalLM",
+        {
+            "num_local_experts": 7,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 40,
+            "head_dim": 16,
+            "sliding_window": 11,
+            "num_hidden_layers": 3,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "truncate": False,
+            },
+        },
+    ),
 }
 
 

@@ -39,6 +39,17 @@ MODELS = {
         {"attention_chunk_size": WINDOW, "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1], "head_dim": 16}
         | {"num_local_experts": 3, "interleave_moe_layer_step": 2, "floor_scale": 8, "attn_scale": 0.5},
     ),
+    "every other one, with sinks": (
+        "GptOssForCausalLM",
+        {
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 40,
+        },
+    ),
     "the upper ones": ("Qwen3ForCausalLM", {**KINDS, "max_window_layers": 2, "head_dim": 16}),
 }
 

@@ -59,6 +59,7 @@ LIBRARY = {
     "Ernie4_5_Moe": transformers.Ernie4_5_MoeConfig,
     "Dots1": transformers.Dots1Config,
     "Llama4": transformers.Llama4TextConfig,
+    "GptOss": transformers.GptOssConfig,
     "Bert": transformers.BertConfig,
     "Roberta": transformers.RobertaConfig,
     "XLMRoberta": transformers.XLMRobertaConfig,
@@ -198,6 +199,12 @@ OWN = {
         "use_qk_norm": False,
         "attention_bias": True,
     },
+    "GptOss": {
+        "attention_bias": False,
+        "num_local_experts": 7,
+        "num_experts_per_tok": 3,
+        "layer_types": ["full_attention", "sliding_attention"] * 2,
+    },
 }
 ENCODER = {
     "vocab_size": 320,
@@ -247,10 +254,10 @@ EVERYWHERE = (
 """Those whose window is that of every layer."""
 
 
-def apart(name, shape):
+def apart(name, shape, held):
     """A tensor's name and shape, or those of each expert's, as the library saves what it holds in one."""
     path, _, last = name.rpartition(".")
-    if not path.endswith(".experts") or "feed_forward" in path:
+    if not path.endswith(".experts") or "feed_forward" in path or f"{path}.down_proj_bias" in held:  # together
         return [(name, shape)]
     count, *matrix = shape
     parts = {"down_proj": tuple(matrix)}
@@ -265,8 +272,8 @@ class Shapes:
     folder = "the library's model"
 
     def __init__(self, model):
-        shapes = ((name, tuple(tensor.shape)) for name, tensor in model.state_dict().items())
-        self._shapes = {name: shape for one in shapes for name, shape in apart(*one)}
+        held = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        self._shapes = {name: shape for one in held.items() for name, shape in apart(*one, held)}
 
     def names(self):
         return tuple(self._shapes)
@@ -312,8 +319,8 @@ def assert_alike(spec, model):
     for number, (layer, one) in enumerate(zip(spec.layers, base.layers, strict=True)):
         assert_layers_alike(layer, one.self_attn, number, base)
         if isinstance(layer.feed_forward, ExpertsSpec):
-            gate = one.feed_forward.router if hasattr(one, "feed_forward") else one.mlp.gate
-            assert_routed_alike(layer.feed_forward, gate)
+            mixed = one.feed_forward if hasattr(one, "feed_forward") else one.mlp
+            assert_routed_alike(layer.feed_forward, mixed.router if hasattr(mixed, "router") else mixed.gate)
     assert spec.logit_cap == getattr(theirs, "final_logit_softcapping", None)
     assert spec.logit_scale == getattr(theirs, "logit_scale", 1 / getattr(theirs, "logits_scaling", 1.0))
     assert spec.residual_scale == getattr(theirs, "residual_multiplier", 1.0)
@@ -344,7 +351,8 @@ def assert_layers_alike(layer, theirs, number, model):
     assert (attention.window, attention.scale) == (window, theirs.scaling)
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    assert layer.feed_forward.activation == ACTIVATIONS[activation]
+    clamped = family(type(model).__name__) == "GptOss"
+    assert layer.feed_forward.activation == ("swigluoai" if clamped else ACTIVATIONS[activation])
     assert (attention.num_heads, attention.head_dim) == (config.num_attention_heads, head_dim)
     assert attention.soft_cap == getattr(config, "attn_logit_softcapping", None)
     rope = attention.rope

@@ -34,6 +34,7 @@ MODELS = [
     expert_models.MODELS["glm 4.5: sigmoids, groups, half a head rotates"],
     expert_models.MODELS["minimax m2: sigmoids, norms over all heads"],
     expert_models.MODELS["llama 4: chunks, layers without a rope, scaled inputs"],
+    expert_models.MODELS["gpt-oss: biases, clamped gates, sinks, windows, yarn"],
     ("Ministral3ForCausalLM", {"rope_parameters": GROWING, "head_dim": 16, "num_key_value_heads": 2}),
     ("Gemma3ForCausalLM", {"head_dim": 32, "sliding_window": 9, "sliding_window_pattern": 2}),
     ("Phi3ForCausalLM", {"num_key_value_heads": 4}),
@@ -91,6 +92,7 @@ ROUTERS = (
     "correction_bias",
     "router.weight",
 )
+OF_GPT_OSS = "router.bias", "down_proj_bias"
 
 
 def expected_bytes(folder, size):
@@ -105,7 +107,7 @@ def expected_bytes(folder, size):
                 copies = max(1, size // kv_heads)
             elif is_whole and "q_norm" in name:
                 copies = 1
-            elif "norm" in name or name.endswith(("o_proj.bias", "down_proj.bias", *ROUTERS)):
+            elif "norm" in name or name.endswith(("o_proj.bias", "down_proj.bias", *ROUTERS, *OF_GPT_OSS)):
                 copies = size
             else:
                 copies = 1

@@ -13,11 +13,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from expert_models import MODELS
 from recording import BLOCK, gpu_runner
 
+GPT_OSS = [name for name in MODELS if name.startswith("gpt-oss")]
 pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
-@pytest.mark.parametrize("name", ["qwen2 moe: a shared expert", "qwen3 moe: renormalised, a dense layer"])
+@pytest.mark.parametrize("name", ["qwen2 moe: a shared expert", "qwen3 moe: renormalised, a dense layer", *GPT_OSS])
 def test_recorded_steps_of_experts_draw_what_transformers_draws(name, captured, as_on_a_gpu, drive, tiny_checkpoint):
     """Mixed steps, whose tokens are sorted by expert, then decodes alone, each pair of which reads its own."""
     import transformers
