@@ -30,6 +30,13 @@ FAMILIES = {
     "GraniteForCausalLM": {"embedding_multiplier": 3.0, "residual_multiplier": 0.25, "attention_multiplier": 0.2},
     "SeedOssForCausalLM": {},
     "Ernie4_5ForCausalLM": {},
+    "GptOssForCausalLM": {
+        "sliding_window": 9,
+        "num_local_experts": 7,
+        "num_experts_per_tok": 3,
+        "intermediate_size": 48,
+        "attention_bias": False,
+    },
     "Glm4MoeForCausalLM": {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
     "MiniMaxM2ForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
     "Ernie4_5_MoeForCausalLM": {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24},
