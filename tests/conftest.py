@@ -78,6 +78,8 @@ MODEL_TYPES = {
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3_text",
+    "Gemma4ForCausalLM": "gemma4_text",
+    "Gemma4UnifiedForCausalLM": "gemma4_unified_text",
     "Phi3ForCausalLM": "phi3",
     "Glm4ForCausalLM": "glm4",
     "Olmo2ForCausalLM": "olmo2",
@@ -176,8 +178,8 @@ def _write_model(
             if parameter.ndim == 1 or name.endswith("_bias"):
                 torch.nn.init.normal_(parameter, mean=gain * float("norm" in name), std=0.2)
         for name, one in (*model.named_parameters(), *model.named_buffers()):
-            if name.endswith("e_score_correction_bias"):
-                torch.nn.init.normal_(one, std=0.2)
+            if name.endswith(("e_score_correction_bias", "layer_scalar")):
+                torch.nn.init.normal_(one, mean=float(name.endswith("scalar")), std=0.2)
     model.generation_config.eos_token_id = config.eos_token_id
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
 

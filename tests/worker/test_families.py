@@ -19,6 +19,11 @@ FAMILIES = {
     "GemmaForCausalLM": {},
     "Gemma2ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0},
     "Gemma3ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24, "sliding_window_pattern": 2},
+    "Gemma4ForCausalLM": {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    | {"global_head_dim": 32, "num_kv_shared_layers": 2}
+    | {"hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
+    "Gemma4UnifiedForCausalLM": {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    | {"global_head_dim": 32, "num_global_key_value_heads": 2, "attention_k_eq_v": True},
     "Phi3ForCausalLM": {"sliding_window": 9},
     "Glm4ForCausalLM": {},
     "Olmo2ForCausalLM": {},

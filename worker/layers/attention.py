@@ -10,7 +10,7 @@ from quire.kernels.attention.part_norm import part_norm, part_squares
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import QKVLinear, RowLinear
-from quire.worker.layers.norm import Norm, RMSNorm, SharedRMSNorm
+from quire.worker.layers.norm import GainlessNorm, Norm, RMSNorm, SharedRMSNorm
 from quire.worker.layers.paged_attention import HeadNorm, Sinks, attend
 from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import LayerCache
@@ -23,15 +23,16 @@ class Attention(nn.Module):
     def __init__(self, context: BuildContext, hidden: int, spec: AttentionSpec, norm: NormSpec) -> None:
         super().__init__()
         self.group = context.group
-        self.qkv = QKVLinear(context.at("qkv"), hidden, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.qkv_bias)
+        heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        self.qkv = QKVLinear(context.at("qkv"), hidden, *heads, spec.qkv_bias, spec.products)
         inputs = spec.num_heads * spec.head_dim
         self.output = RowLinear(context.at("output"), inputs, hidden, "num_attention_heads", spec.output_bias)
         self.query_norm: RMSNorm | SharedRMSNorm | None = None
         self.key_norm: RMSNorm | SharedRMSNorm | None = None
         if spec.qk_norm == "head":
-            from_one = norm.kind == "rms_from_one"
-            self.query_norm = RMSNorm(context, spec.head_dim, norm.eps, from_one=from_one)
-            self.key_norm = RMSNorm(context, spec.head_dim, norm.eps, from_one=from_one)
+            self.query_norm = RMSNorm(context, spec.head_dim, norm.eps, norm.kind)
+            if spec.reads is None:
+                self.key_norm = RMSNorm(context, spec.head_dim, norm.eps, norm.kind)
         elif spec.qk_norm == "whole":
             self.query_norm = SharedRMSNorm(context, self.qkv.outputs["q"], norm.eps)
             self.key_norm = SharedRMSNorm(context, self.qkv.outputs["k"], norm.eps)
@@ -39,6 +40,9 @@ class Attention(nn.Module):
         if spec.qk_norm == "plain":
             ones = torch.ones(spec.head_dim, dtype=context.dtype, device=context.device)
             self.no_gains = HeadNorm(ones, ones, norm.eps)
+        self.value_norm = GainlessNorm(context, spec.head_dim, norm.eps) if spec.value_norm else None
+        self.reads = spec.reads is not None
+        self.makes_values = (spec.value_norm or spec.keys_as_values) and not self.reads
         self.sinks = Sinks(context, spec.num_heads) if spec.sinks else None
         self.rule = AttentionRule(spec.scale, spec.window, spec.soft_cap, spec.looks_ahead)
 
@@ -56,14 +60,26 @@ class Attention(nn.Module):
         Without a residual the sum is x; without a norm attention is over the sum itself.
         """
         qkv, total = self.qkv.normed(x, residual, norm, batch)
+        if self.makes_values:
+            qkv = self._with_values(qkv)
         heads = self.no_gains
-        if isinstance(self.query_norm, RMSNorm) and isinstance(self.key_norm, RMSNorm):
-            heads = HeadNorm(self.query_norm.weight, self.key_norm.weight, self.query_norm.eps)
+        if isinstance(self.query_norm, RMSNorm):
+            of_keys = self.key_norm if isinstance(self.key_norm, RMSNorm) else self.query_norm
+            heads = HeadNorm(self.query_norm.weight, of_keys.weight, self.query_norm.eps)
         elif isinstance(self.query_norm, SharedRMSNorm) and isinstance(self.key_norm, SharedRMSNorm):
             qkv = self._normed(qkv, self.query_norm, self.key_norm)
         sinks = None if self.sinks is None else self.sinks.stored("logits")
-        out: torch.Tensor = self.output(attend(qkv, rotation, heads, cache, batch, self.rule, sinks), batch)
+        mixed = attend(qkv, rotation, heads, cache, batch, self.rule, sinks, reads=self.reads)
+        out: torch.Tensor = self.output(mixed, batch)
         return out, total
+
+    def _with_values(self, product: torch.Tensor) -> torch.Tensor:
+        """The product with values made of its last columns, which are theirs or the keys': -> [T, (H + 2K) * D]"""
+        size = self.qkv.num_kv_heads * self.qkv.head_dim
+        values = product[:, -size:]
+        if self.value_norm is not None:
+            values = self.value_norm(values.reshape(-1, self.qkv.head_dim).contiguous()).view(-1, size)
+        return torch.cat((product[:, : self.qkv.num_heads * self.qkv.head_dim + size], values), 1)
 
     def _normed(self, qkv: torch.Tensor, query_norm: SharedRMSNorm, key_norm: SharedRMSNorm) -> torch.Tensor:
         """The products of all heads together, queries and keys each normalised over those of all ranks."""

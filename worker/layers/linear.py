@@ -94,17 +94,25 @@ class MergedLinear(Linear):
 
 
 class QKVLinear(Linear):
-    """Queries, keys and values in one product, dealt out by heads: parts "q", "k", "v".
+    """Queries, keys and values in one product, dealt out by heads: parts "q", "k", "v", or those among them that have a
+    matrix.
 
     With fewer key-value heads than ranks each head lives on several ranks, next to the queries that use it.
     """
 
     def __init__(
-        self, context: BuildContext, hidden: int, num_heads: int, num_kv_heads: int, head_dim: int, bias: bool = False
+        self,
+        context: BuildContext,
+        hidden: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        bias: bool = False,
+        parts: str = "qkv",
     ) -> None:
         heads = context.share("num_attention_heads", num_heads)
         kv_heads = kv_head_share(num_kv_heads, context.group.rank, context.group.size)
-        outputs = [(name, _scaled(share, head_dim)) for name, share in (("q", heads), ("k", kv_heads), ("v", kv_heads))]
+        outputs = [(name, _scaled(heads if name == "q" else kv_heads, head_dim)) for name in parts]
         super().__init__(context, tuple(outputs), whole(hidden), bias)
         self.outputs = dict(outputs)
         self.num_heads = heads.length

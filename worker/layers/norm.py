@@ -7,7 +7,7 @@ import torch
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.worker.build_context import BuildContext
-from quire.worker.specs.spec import NormSpec
+from quire.worker.specs.spec import NormKind, NormSpec
 from quire.worker.weights.parts import Part, Slice, whole
 from quire.worker.weights.shard import ShardedModule
 
@@ -34,17 +34,17 @@ def build_norm(context: BuildContext, size: int, spec: NormSpec) -> "RMSNorm | C
     """The norm of a decoder that a spec describes."""
     if spec.kind == "layer":
         return CentredNorm(context, size, spec.eps)
-    return RMSNorm(context, size, spec.eps, from_one=spec.kind == "rms_from_one")
+    return RMSNorm(context, size, spec.eps, spec.kind)
 
 
 class RMSNorm(ShardedModule):
-    """`from_one`: the checkpoint holds what gains differ from 1 by; they are kept in float32."""
+    """By the root mean square, with a gain of one of the kinds that have no mean."""
 
-    def __init__(self, context: BuildContext, size: int, eps: float, *, from_one: bool = False) -> None:
+    def __init__(self, context: BuildContext, size: int, eps: float, kind: NormKind = "rms") -> None:
         super().__init__()
         self.eps = eps
-        self.from_one = from_one
-        dtype = torch.float32 if from_one else context.dtype
+        self.from_one = kind == "rms_from_one"
+        dtype = torch.float32 if NormSpec(eps, kind).is_wide else context.dtype
         self.joins = dtype == context.dtype
         self.weight: torch.Tensor
         self.declare("weight", dtype, (Part("", (whole(size),)),))
@@ -60,6 +60,18 @@ class RMSNorm(ShardedModule):
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm of the sum, the sum)"""
         return add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class GainlessNorm:
+    """RMS norm that has learned nothing."""
+
+    def __init__(self, context: BuildContext, size: int, eps: float) -> None:
+        self._eps = eps
+        self._ones = torch.ones(size, dtype=context.dtype, device=context.device)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., size] -> the same shape"""
+        return rms_norm(x, self._ones, self._eps)
 
 
 class SharedRMSNorm(ShardedModule):

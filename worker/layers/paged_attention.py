@@ -1,10 +1,13 @@
 """Attention against the paged cache: store this step's keys and values, then look back over each sequence."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
+from torch.nn.functional import pad
 
 from quire.kernels.attention.attention import AttentionRule, paged_attention
+from quire.kernels.attention.int8_rows import head_dim_of
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
@@ -12,6 +15,9 @@ from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import LayerCache
 from quire.worker.weights.parts import Part
 from quire.worker.weights.shard import ShardedModule
+
+NOWHERE: Final = -1
+"""Slot of what is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +46,26 @@ def attend(
     batch: ForwardBatch,
     rule: AttentionRule,
     sinks: torch.Tensor | None = None,
+    *,
+    reads: bool = False,
 ) -> torch.Tensor:
-    """qkv [T, (H + 2K) * D] of the step; rotation: by its positions; sinks float32 [H] -> [T, H * D]."""
+    """qkv [T, (H + 2K) * D] of the step; rotation: by its positions; sinks float32 [H] -> [T, H * D].
+
+    `reads`: the cache is another layer's, which has stored this step's, and qkv holds queries alone, [T, H * D].
+    """
     keys, values, key_scale, value_scale, group = cache
     rows = batch.groups[group]
+    slots = rows.slot_mapping
+    if reads:  # the way of padding: it is turned, and stored nowhere
+        qkv = pad(qkv, (0, 2 * keys.shape[2] * head_dim_of(keys)))
+        slots = torch.full_like(slots, NOWHERE)
     query = rope_store_kv(
         qkv,
         rotation.cos,
         rotation.sin,
         keys,
         values,
-        rows.slot_mapping,
+        slots,
         None if norm is None else norm.query,
         None if norm is None else norm.key,
         0.0 if norm is None else norm.eps,

@@ -73,7 +73,9 @@ def inverse_frequencies(spec: RopeSpec) -> torch.Tensor:
     plain = 1.0 / spec.theta**exponents
     if spec.type == "none":
         return torch.zeros_like(plain)
-    if spec.type == "linear":
+    if spec.type == "proportional":
+        plain[spec.num_turning :] = 0
+    if spec.type in ("linear", "proportional"):
         return plain / spec.factor
     if spec.type == "longrope":
         return 1.0 / (torch.tensor(spec.factors) * spec.theta**exponents)

@@ -11,6 +11,9 @@ from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.attention import Attention
 from quire.worker.layers.experts import RoutedMLP
+from quire.worker.layers.experts_beside import ExpertsBeside
+from quire.worker.layers.factor import Factor
+from quire.worker.layers.layer_inputs import LayerInput
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import build_norm
 from quire.worker.layers.rotary import Rotation
@@ -22,7 +25,11 @@ FEED_FORWARDS: Final[Mapping[type, Callable[[BuildContext, int, Any], nn.Module]
         FeedForwardSpec: lambda context, hidden, spec: GatedMLP(
             context, hidden, spec.intermediate_size, spec.bias, spec.activation
         ),
-        ExpertsSpec: RoutedMLP,
+        ExpertsSpec: lambda context, hidden, spec: (
+            RoutedMLP(context, hidden, spec)
+            if spec.beside is None
+            else ExpertsBeside(context, hidden, spec, spec.beside)
+        ),
     }
 )
 """Kind of a layer's feed-forward -> what builds it of (context, hidden size, spec).
@@ -48,6 +55,8 @@ class Block(nn.Module):
         self.mlp_norm = norm_at("before", "both")
         self.mlp = FEED_FORWARDS[type(layer.feed_forward)](context.at("mlp"), hidden, layer.feed_forward)
         self.mlp_end_norm = norm_at("after", "both")
+        self.input = None if layer.input is None else LayerInput(context.at("input"), hidden, layer.input, norm)
+        self.factor = Factor(context.at("factor")) if layer.scaled else None
 
     def forward(
         self,
@@ -56,8 +65,12 @@ class Block(nn.Module):
         rotation: Rotation,
         batch: ForwardBatch,
         cache: LayerCache,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(x, residual) -> (x, residual), both [T, hidden]; the hidden state between blocks is their sum."""
+        given: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(x, residual) -> (x, residual), both [T, hidden]; the hidden state between blocks is their sum, or x alone.
+
+        `given`: what the layer gets of each token beside it, [T, size].
+        """
         if self.is_parallel:
             return self._parallel(x, residual, rotation, batch, cache)
         x, residual = self.attention(x, residual, self.attention_norm, rotation, batch, cache)
@@ -66,7 +79,12 @@ class Block(nn.Module):
         x, residual = self.mlp(x, residual, self.mlp_norm, batch)
         if self.mlp_end_norm is not None:
             x = self.mlp_end_norm(x)
-        return x, residual
+        if self.input is None and self.factor is None:
+            return x, residual
+        x = residual + x
+        if self.input is not None:
+            x = self.input(x, given, batch)
+        return (x if self.factor is None else self.factor(x)), None
 
     def _parallel(
         self,

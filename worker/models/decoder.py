@@ -8,6 +8,7 @@ from torch import nn
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.embedding import Vocabulary
+from quire.worker.layers.layer_inputs import LayerInputs
 from quire.worker.layers.norm import build_norm
 from quire.worker.layers.rotary import Rotary
 from quire.worker.memory.kv_cache import KVCache
@@ -37,6 +38,10 @@ class Decoder(nn.Module):
             Block(context.at(f"blocks.{number}"), spec.hidden_size, norm, spec.norm, layer)
             for number, layer in enumerate(spec.layers)
         )
+        self.layer_inputs: LayerInputs | None = None
+        if (given := spec.layers[0].input) is not None:
+            inputs = context.at("layer_inputs")
+            self.layer_inputs = LayerInputs(inputs, spec.hidden_size, len(spec.layers), given, norm)
         self.norm = build_norm(context, spec.hidden_size, norm)
         self.head: Vocabulary | None = None
         if has_head and not tied:
@@ -51,13 +56,20 @@ class Decoder(nn.Module):
         distinct = list(dict.fromkeys(ropes))
         self.rotaries = [Rotary(rope, context.device) for rope in distinct]
         self._rope_of_layer = [distinct.index(rope) for rope in ropes]
+        sources = [layer.attention.reads for layer in spec.layers]
+        keeping = [number for number, source in enumerate(sources) if source is None]
+        self._cache_of_layer = [keeping.index(n if source is None else source) for n, source in enumerate(sources)]
+        """Place in the cache of the layer that each one reads, which is its own unless it keeps none."""
 
     def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
         """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
         rotations = [rotary.rotation(batch.positions) for rotary in self.rotaries]
         x, residual = self.embedding.embed(batch.token_ids, embedded), None
-        for number, (block, rope, layer) in enumerate(zip(self.blocks, self._rope_of_layer, cache.layers, strict=True)):
-            x, residual = block(x, residual, rotations[rope], batch, layer)
+        given = None if self.layer_inputs is None else self.layer_inputs(batch.token_ids, x, batch).unbind(1)
+        places = zip(self.blocks, self._rope_of_layer, self._cache_of_layer, strict=True)
+        for number, (block, rope, place) in enumerate(places):
+            own = None if given is None else given[number]
+            x, residual = block(x, residual, rotations[rope], batch, cache.layers[place], own)
             if embedded is not None and number < self._deepened:
                 x = embedded.added_to(x, number)
         return self.norm.add(x, residual)[0] if residual is not None else self.norm(x)

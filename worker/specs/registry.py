@@ -7,13 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from quire.worker.config import AskedTask, ModelImpl, TowerMode, WorkerConfig
-from quire.worker.fields import (
-    Config,
-    architecture_of,
-    flag,
-    read_generation,
-    shown,
-)
+from quire.worker.fields import Config, architecture_of, flag, read_generation, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import (
     bert,
@@ -31,6 +25,7 @@ from quire.worker.specs.families import (
     qwen2_vl,
     qwen3_vl,
 )
+from quire.worker.specs.gemmas import gemma4
 from quire.worker.specs.head_spec import HEAD_TASKS, TOKENS, HeadShape, read_head, read_token_head
 from quire.worker.specs.library.apart import describe_apart
 from quire.worker.specs.library.choice import Describe, described, head_shape, stated_config, uses_library
@@ -76,6 +71,8 @@ _STATED: Final[dict[str, Architecture]] = {
     "Gemma2ForCausalLM": Architecture(gemma.read_gemma2, gemma.NAMES),
     "Gemma3ForCausalLM": Architecture(gemma.read_gemma3, gemma.NAMES),
     "Gemma3ForConditionalGeneration": Architecture(gemma3.read_gemma3_with_images, gemma3.NAMES, gemma.TOWER_TENSORS),
+    **{name: Architecture(read, gemma4.NAMES) for name, read in gemma4.READERS.items()},
+    **{name: Architecture(read, *gemma4.WRAPPED, text_alone=True) for name, read in gemma4.WRAPPED_READERS.items()},
     "Phi3ForCausalLM": Architecture(phi.read_phi3, phi.NAMES),
     "Glm4ForCausalLM": Architecture(phi.read_glm4, phi.GLM4_NAMES),
     "Olmo2ForCausalLM": Architecture(olmo.read_olmo2, olmo.NAMES),
@@ -254,9 +251,8 @@ def _with_stored_head(config: Config, folder: Path) -> Config:
     """The config, with a head that is tied unless the files hold one, where the architecture says so."""
     architecture = ARCHITECTURES.get(architecture_of(config))
     is_stored = stores(folder, architecture.head) if architecture is not None and architecture.head else None
-    if is_stored is None:
-        return config
-    return {**config, "tie_word_embeddings": flag(config, "tie_word_embeddings", True) and not is_stored}
+    is_tied = flag(config, "tie_word_embeddings", True) and not is_stored
+    return config if is_stored is None else {**config, "tie_word_embeddings": is_tied}
 
 
 def objections(config: Config, impl: ModelImpl = "quire") -> list[ModelError]:
@@ -284,6 +280,7 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
     if isinstance(spec, ModelSpec) and (attention := spec.layers[0].attention).rope.interleaved:
         names = llama.apart(names, attention)
     if isinstance(spec, ModelSpec) and spec.experts:
+        names = gemma4.beside_experts(names) if spec.experts[0].beside else names
         names = names.of_experts(spec.experts[0].num_experts)
     rows = () if spec.head is None else spec.head.tokens
     if isinstance(spec, ModelSpec) and rows:
@@ -293,6 +290,8 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
     if architecture.predictors and isinstance(spec, ModelSpec):
         behind = "|".join(str(len(spec.layers) + number) for number in range(architecture.predictors))
         names = names.ignoring(rf"(model\.)?layers\.({behind})\..+")
+    if isinstance(spec, ModelSpec) and len(spec.keeping) < len(spec.layers):
+        names = gemma4.without_keys(names, range(len(spec.keeping), len(spec.layers)))
     if architecture.tower and isinstance(spec, ModelSpec) and spec.vision is None:
         names = names.ignoring(architecture.tower)
     if architecture.classifier is not None and spec.head is None:

@@ -14,7 +14,7 @@ AXES = 3
 MAX_PAIRS = 4096
 """Most pairs of one axis: each has a number of its own."""
 
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "none"]
+RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "none"]
 ROPE_TYPES: tuple[str, ...] = tuple(name for name in get_args(RopeType) if name != "none")
 """Types that a config may state."""
 
@@ -46,6 +46,8 @@ class RopeSpec:
     """Ministral 3: queries at position p count 1 + query_beta * ln(1 + floor(p / original_max_position)) times"""
     counts_own: bool = False
     """Llama 4: they count by p + 1, of which their own token is one"""
+    num_turning: int = 0
+    """proportional: pairs of a head that turn, the first ones; the others stay"""
     factors: tuple[float, ...] = ()
     """longrope: the wavelength of each pair is so many times as long"""
     short_factors: tuple[float, ...] = ()
@@ -91,11 +93,13 @@ def read_rope(config: Config, head_dim: int, *, partial: float | None = None, th
     rope_type = stated.get("rope_type", stated.get("type", "default"))
     if rope_type not in ROPE_TYPES:
         raise ModelError("rope_type", f"{shown(rope_type)} is not supported; supported: {', '.join(ROPE_TYPES)}")
-    head_dim = _rotating(config, stated, head_dim, partial)
     max_position = integer(config, "max_position_embeddings")
     theta = number(stated, "rope_theta", number(config, "rope_theta", theta))
     if theta <= 1:
         raise ModelError("rope_theta", f"the base of the angles must be greater than 1, got {theta}")
+    if rope_type == "proportional":
+        return _proportional(stated, theta, head_dim, max_position)
+    head_dim = _rotating(config, stated, head_dim, partial)
     common: dict[str, Any] = {"type": cast(RopeType, rope_type), "theta": theta, "head_dim": head_dim}
     if rope_type == "default":
         return RopeSpec(**common, original_max_position=max_position)
@@ -174,6 +178,15 @@ def rope_parameters(config: Config) -> dict[str, Any]:
     if any(isinstance(value, dict) for value in stated.values()):
         raise ModelError("rope_parameters", "parameters that differ between layers are not supported")
     return stated
+
+
+def _proportional(stated: Config, theta: float, head_dim: int, max_position: int) -> RopeSpec:
+    """Gemma 4: some pairs of a whole head turn, at the frequencies that they have where all do."""
+    part = number(stated, "partial_rotary_factor", 1.0)
+    if part > 1 or head_dim % 2:
+        raise ModelError("partial_rotary_factor", f"must be at most 1, of an even head_dim, got {part} of {head_dim}")
+    factor = 1.0 if stated.get("factor") is None else _factor(stated)
+    return RopeSpec("proportional", theta, head_dim, max_position, factor=factor, num_turning=int(part * head_dim // 2))
 
 
 def _factor(stated: Config) -> float:

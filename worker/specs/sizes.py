@@ -10,12 +10,13 @@ from quire.worker.quant.form import BLOCK, DENSE, STEP, UNIT, F8Blocks, Form, Gr
 from quire.worker.quant.plan import EMBEDDING, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.library.spec import LibrarySpec
-from quire.worker.specs.spec import NORMS_OF_BLOCK, ExpertsSpec, LayerSpec, ModelSpec
+from quire.worker.specs.spec import ExpertsSpec, LayerSpec, ModelSpec, NormPlaces
 from quire.worker.weights.parts import STORED, ModelError, Slice, even, kv_head_share, vocabulary_share
 
 AnySized = ModelSpec | EncoderSpec | LibrarySpec
 HEAD: Final = "head"
 """Path in the model."""
+NORMS_OF_BLOCK: Final[Mapping[NormPlaces, int]] = {"before": 2, "after": 2, "both": 4, "parallel": 1}
 WIDE: Final = 4
 """Bytes of a number in float32."""
 GATED: Final = ("gate_up.gate", "gate_up.up", "down")
@@ -78,12 +79,17 @@ def count(spec: AnySized, group_size: int) -> Sizes:
     if has_head and not is_tied:
         matrices[HEAD] = vocabulary
     others = sum(other for _, other in layers) + spec.hidden_size
+    if (given := spec.layers[0].input) is not None:
+        width = len(layers) * given.size
+        matrices["layer_inputs.projection"] = (width, spec.hidden_size)
+        others += vocabulary_share(given.vocab_size, 0, group_size, is_tied=False).length * width + given.size
     others += 0 if spec.vision is None else spec.vision.rank_elements(group_size)
     others += 0 if spec.head is None else spec.head.num_elements(spec.hidden_size)
     wide = sum(layer.attention.num_heads // group_size for layer in spec.layers if layer.attention.sinks)
     wide += sum(one.num_wide(spec.hidden_size) for one in spec.experts)
-    if spec.norm.kind == "rms_from_one":
+    if spec.norm.is_wide:
         wide += sum(_gains(layer, spec.hidden_size, group_size) for layer in spec.layers) + spec.hidden_size
+        wide += 0 if given is None else given.size
     return Sizes(matrices, vocabulary, others, wide, is_tied, padding * spec.hidden_size)
 
 
@@ -96,7 +102,7 @@ def biased(spec: AnySized) -> frozenset[str]:
     found: set[str] = set()
     for number, layer in enumerate(spec.layers):
         attention = f"blocks.{number}.attention"
-        found |= {f"{attention}.qkv.{name}" for name in "qkv" if layer.attention.qkv_bias}
+        found |= {f"{attention}.qkv.{name}" for name in layer.attention.products if layer.attention.qkv_bias}
         found |= {f"{attention}.output"} if layer.attention.output_bias else set()
         if layer.dense is not None and layer.dense[1].bias:
             found |= {f"blocks.{number}.{layer.dense[0]}.{name}" for name in GATED}
@@ -181,18 +187,17 @@ def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[dict[str, Sh
     attention = layer.attention
     queries = attention.num_heads // group_size * attention.head_dim
     keys = kv_head_share(attention.num_kv_heads, 0, group_size).length * attention.head_dim
-    matrices = {
-        "attention.qkv.q": (queries, hidden),
-        "attention.qkv.k": (keys, hidden),
-        "attention.qkv.v": (keys, hidden),
-        "attention.output": (hidden, queries),
-    }
-    others = _gains(layer, hidden, group_size)
-    others += queries + 2 * keys if attention.qkv_bias else 0
+    widths = {name: queries if name == "q" else keys for name in attention.products}
+    matrices = {f"attention.qkv.{name}": (width, hidden) for name, width in widths.items()}
+    matrices["attention.output"] = (hidden, queries)
+    others = _gains(layer, hidden, group_size) + layer.scaled
+    others += sum(widths.values()) if attention.qkv_bias else 0
     others += hidden if attention.output_bias else 0
     others += attention.num_heads // group_size if attention.sinks else 0
     if isinstance(layer.feed_forward, ExpertsSpec):
         others += layer.feed_forward.num_elements(hidden, group_size)
+    if layer.input is not None:
+        matrices |= {"input.gate": (layer.input.size, hidden), "input.projection": (hidden, layer.input.size)}
     if layer.dense is not None:
         path, dense = layer.dense
         inner = dense.intermediate_size // group_size
@@ -211,16 +216,16 @@ def _inner_axes(layer: LayerSpec) -> Iterator[tuple[str, int]]:
     if layer.dense is not None:
         name, one = "intermediate_size", layer.feed_forward
         if isinstance(one, ExpertsSpec):
-            name = "shared_expert_intermediate_size" if one.shared_gate else one.axis
+            name = "shared_expert_intermediate_size" if one.shared_gate else name if one.beside else one.axis
         yield name, layer.dense[1].intermediate_size
 
 
 def _gains(layer: LayerSpec, hidden: int, group_size: int) -> int:
     """Elements of the layer's norms."""
     attention = layer.attention
-    found = NORMS_OF_BLOCK[layer.norms] * hidden
+    found = (NORMS_OF_BLOCK[layer.norms] + (layer.input is not None)) * hidden
     if attention.qk_norm == "head":
-        return found + 2 * attention.head_dim
+        return found + (1 if attention.reads is not None else 2) * attention.head_dim
     if attention.qk_norm == "whole":
         heads = attention.num_heads // group_size + kv_head_share(attention.num_kv_heads, 0, group_size).length
         return found + heads * attention.head_dim

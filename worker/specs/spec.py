@@ -1,15 +1,21 @@
 """Specs: a config.json read into one frozen value; a decoder's says, layer by layer, what differs between them."""
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Literal, Protocol
 
 from quire.kernels.attention.window import Chunk, Window, window_size
-from quire.worker.fields import DtypeName, ExpertGate, Gate
+from quire.worker.fields import DtypeName
 from quire.worker.specs.head_spec import HeadSpec
+from quire.worker.specs.kinds.feed_forward import ExpertsSpec as ExpertsSpec
+from quire.worker.specs.kinds.feed_forward import FeedForwardSpec as FeedForwardSpec
+from quire.worker.specs.kinds.feed_forward import LayerInputSpec as LayerInputSpec
+from quire.worker.specs.kinds.feed_forward import NormKind as NormKind
+from quire.worker.specs.kinds.feed_forward import NormPlaces as NormPlaces
+from quire.worker.specs.kinds.feed_forward import NormSpec as NormSpec
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.rope import RopeSpec
 from quire.worker.specs.vision_spec import VisionSpec
-from quire.worker.weights.parts import ModelError, Slice, dealt, even, kv_head_share, whole
+from quire.worker.weights.parts import ModelError, kv_head_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +79,8 @@ class Spec(Protocol):
         ...
 
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
-        """Cached part of each layer on each of `group_size` ranks; empty: nothing is cached. Raises ModelError."""
+        """Cached part of each layer that keeps one, on each of so many ranks; empty: none does. Raises ModelError."""
         ...
-
-
-Scores = Literal["softmax", "sigmoid"]
-"""Scores made of a router's logits: of all experts together, or of each by itself."""
-NormKind = Literal["rms", "rms_from_one", "layer"]
-"""By the root mean square, with gains as they are stored or stored as what they differ from 1 by; by mean and variance,
-without a bias."""
-NormPlaces = Literal["before", "after", "both", "parallel"]
-"""Places of a block's norms: before each of its parts, behind them, or both; or one before both, which then are
-parallel."""
-NORMS_OF_BLOCK: Final[dict[NormPlaces, int]] = {"before": 2, "after": 2, "both": 4, "parallel": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class NormSpec:
-    """A norm over the hidden state, or over queries and keys."""
-
-    eps: float
-    kind: NormKind = "rms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +98,12 @@ class AttentionSpec:
     output_bias: bool = False
     qk_norm: Literal["", "head", "plain", "whole"] = ""
     """Queries and keys are normalised before they are rotated: each head, with or without gains, or all together."""
+    value_norm: bool = False
+    """Each head of the values is normalised, without a gain."""
+    keys_as_values: bool = False
+    """Values have no product of their own: they are the keys before these are normalised and rotated."""
+    reads: int | None = None
+    """Number of the layer whose keys and values it reads; it makes and keeps none."""
     score_scale: float | None = None
     """Factor of the products of queries and keys; None: head_dim ** -0.5."""
     soft_cap: float | None = None
@@ -121,91 +114,20 @@ class AttentionSpec:
     """Each query head has a logit of its own in the softmax's denominator, so that it may look at nothing."""
 
     @property
+    def products(self) -> str:
+        """Those of queries, keys and values that have a matrix of their own, a letter each."""
+        return "q" if self.reads is not None else "qk" if self.keys_as_values else "qkv"
+
+    @property
     def scale(self) -> float:
         return self.head_dim**-0.5 if self.score_scale is None else self.score_scale
 
     def kv(self, group_size: int) -> LayerKV:
-        """Cached part of the layer on each of `group_size` ranks: all hold equally many key-value heads.
-
-        Raises ModelError for heads that so many ranks cannot share.
-        """
+        """Cached part on each of `group_size` ranks, equally large. ModelError for heads that these cannot share."""
         kv_heads = kv_head_share(self.num_kv_heads, 0, group_size).length
         seen = None if self.window is None else window_size(self.window)
         queries = self.num_heads // group_size // kv_heads
         return LayerKV(kv_heads, queries, self.head_dim, seen, isinstance(self.window, Chunk))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedForwardSpec:
-    """The gated feed-forward block of one layer."""
-
-    intermediate_size: int
-    activation: Gate = "silu"
-    """Activation of the gate."""
-    bias: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertsSpec:
-    """Gated blocks of which a router chooses a few for each token, by scores made of its logits."""
-
-    num_experts: int
-    top_k: int
-    """Experts of each token."""
-    intermediate_size: int
-    """Inner size of each expert."""
-    axis: str
-    """Its name in config.json."""
-    activation: ExpertGate = "silu"
-    bias: bool = False
-    """The router and both products of an expert have one."""
-    renormalize: bool = False
-    """The weights of the chosen are divided by their sum."""
-    scores: Scores = "softmax"
-    biased: bool = False
-    """A learned bias is added to the scores for the choice, and to nothing else; the router then is float32."""
-    scale: float = 1.0
-    """Factor of the weights of the chosen."""
-    scales_input: bool = False
-    """Inputs of an expert are multiplied by its weight, in place of its outputs; each token has one expert."""
-    num_groups: int = 1
-    """Groups of experts, side by side, of which a token chooses from the `top_groups` best."""
-    top_groups: int = 1
-    dealt: bool = False
-    """A rank holds some of the experts whole, instead of its share of the inner axis of every one."""
-    shared: FeedForwardSpec | None = None
-    """One more expert, which takes all tokens."""
-    shared_gate: bool = False
-    """It counts by the sigmoid of a logit of its own."""
-
-    @property
-    def num_logits(self) -> int:
-        """Outputs of the router."""
-        return self.num_experts + self.shared_gate
-
-    def num_wide(self, hidden: int) -> int:
-        """Elements of the router that are float32 whatever the model's dtype."""
-        return self.num_logits * hidden + self.num_experts if self.biased else 0
-
-    def shares(self, rank: int, size: int) -> tuple[Slice, Slice]:
-        """The experts of one rank, and the inner axis of each that it holds. Raises ModelError."""
-        if not self.dealt:
-            return whole(self.num_experts), even(self.axis, self.intermediate_size, rank, size)
-        if self.num_experts < size:
-            message = f"{self.num_experts} experts cannot be dealt to {size} ranks; leave it out, or use fewer ranks"
-            raise ModelError("enable_expert_parallel", message)
-        return dealt(self.num_experts, rank, size), whole(self.intermediate_size)
-
-    def num_idle(self, hidden: int) -> int:
-        """Elements of the experts that a token is not sent to."""
-        return 3 * (self.num_experts - self.top_k) * hidden * self.intermediate_size
-
-    def num_elements(self, hidden: int, group_size: int) -> int:
-        """Elements of router and experts on the first of so many ranks, without the expert of all tokens."""
-        router = self.num_logits * hidden + (self.num_experts if self.biased else 0)
-        experts, inner = self.shares(0, group_size)
-        biases = self.num_experts + experts.length * (2 * inner.length + hidden) if self.bias else 0
-        return router + 3 * experts.length * hidden * inner.length + biases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +137,9 @@ class LayerSpec:
     attention: AttentionSpec
     feed_forward: FeedForwardSpec | ExpertsSpec
     norms: NormPlaces = "before"
+    input: LayerInputSpec | None = None
+    scaled: bool = False
+    """The hidden state that leaves the layer is multiplied by a number that it holds."""
 
     @property
     def dense(self) -> tuple[str, FeedForwardSpec] | None:
@@ -305,6 +230,11 @@ class ModelSpec:
         """Those of each layer that has some."""
         return tuple(layer.feed_forward for layer in self.layers if isinstance(layer.feed_forward, ExpertsSpec))
 
+    @property
+    def keeping(self) -> tuple[AttentionSpec, ...]:
+        """The attention of layers that keep keys and values, which are before all that read another's."""
+        return tuple(layer.attention for layer in self.layers if layer.attention.reads is None)
+
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
-        """Cached part of each layer on each of `group_size` ranks. Raises ModelError."""
-        return tuple(layer.attention.kv(group_size) for layer in self.layers)
+        """Cached part of each layer that keeps one, on each of `group_size` ranks. Raises ModelError."""
+        return tuple(attention.kv(group_size) for attention in self.keeping)

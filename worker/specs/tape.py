@@ -54,6 +54,14 @@ def _untaped_model(spec: ModelSpec) -> str:
         return "norms by mean and variance are torch's"
     if any(layer.norms not in ("before", "both") for layer in spec.layers):
         return "torch adds the residual where no norm follows"
+    if any(layer.attention.value_norm or layer.attention.keys_as_values for layer in spec.layers):
+        return "torch makes the values"
+    if any(layer.attention.reads is not None for layer in spec.layers):
+        return "torch leads queries past the keys that another layer has stored"
+    if any(layer.input is not None for layer in spec.layers):
+        return "torch adds what layers get of their own"
+    if any(layer.scaled for layer in spec.layers):
+        return "torch multiplies what leaves a layer"
     return ""
 
 
@@ -107,7 +115,8 @@ def _untaped_dense(spec: ModelSpec, dtype: str, size: int) -> str:
     for layer in spec.layers:
         attention, inner = layer.attention, layer.dense[1].intermediate_size // size if layer.dense is not None else 0
         heads = attention.num_heads // size * attention.head_dim
-        qkv = heads + 2 * max(1, attention.num_kv_heads // size) * attention.head_dim
+        keys_and_values = len(attention.products) - 1  # none where another layer's are read
+        qkv = heads + keys_and_values * max(1, attention.num_kv_heads // size) * attention.head_dim
         inputs = (spec.hidden_size, heads, inner) if dtype == "bfloat16" else ()
         for width, whole in (
             *((width, OUTPUTS) for width in (spec.hidden_size, qkv, 2 * inner)),

@@ -25,11 +25,12 @@ BLOCK_SIZE = 8
 
 @dataclass
 class Row:
-    """One sequence: its tokens so far, how many are in the cache, its blocks."""
+    """One sequence: its tokens so far, how many are in the cache, its blocks in the first KV group and in others."""
 
     tokens: list[int]
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
+    in_others: list[list[int]] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     logits: list[torch.Tensor] = field(default_factory=list)
 
@@ -46,7 +47,7 @@ class Greedy:
         self,
         decoder: Decoder,
         group_size: int = 1,
-        num_blocks: int = 512,
+        num_blocks: int = 2048,
         hides: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -61,8 +62,9 @@ class Greedy:
         """Run `count` tokens of each row; a row that reaches its last known token gets the next one."""
         work = sorted(work, key=lambda item: item[1] != 1)
         for row, count in work:
-            while len(row.blocks) * BLOCK_SIZE < row.num_computed + count:
-                row.blocks.append(self._free.pop())
+            for group, blocks in zip(self.cache.layout.groups, self._tables(row), strict=True):
+                while len(blocks) * group.block_size < row.num_computed + count:
+                    blocks.append(self._free.pop())
         batch = self._batch(work)
         last = batch.groups[0].attention.query_starts[1:].long() - 1
         logits = self.decoder.logits(self.decoder(*self._hidden(batch))[last])
@@ -92,18 +94,34 @@ class Greedy:
         embedded = Embedded(batch.token_ids.where(hidden, -1), self._vectors)
         return replace(batch, token_ids=batch.token_ids.masked_fill(hidden, 0)), self.cache, embedded
 
-    @staticmethod
-    def _batch(work: list[tuple[Row, int]]) -> ForwardBatch:
+    def _tables(self, row: Row) -> list[list[int]]:
+        """The blocks of a row in each KV group."""
+        while 1 + len(row.in_others) < len(self.cache.layout.groups):
+            row.in_others.append([])
+        return [row.blocks, *row.in_others]
+
+    def _batch(self, work: list[tuple[Row, int]]) -> ForwardBatch:
         positions = [range(row.num_computed, row.num_computed + count) for row, count in work]
+        sizes, tables = self.cache.layout.block_sizes, zip(*(self._tables(row) for row, _ in work), strict=True)
+        groups = [self._group(work, positions, size, table) for size, table in zip(sizes, tables, strict=True)]
+        return ForwardBatch(
+            token_ids=torch.tensor([row.tokens[p] for (row, _), run in zip(work, positions, strict=True) for p in run]),
+            positions=torch.tensor([[p for run in positions for p in run]]),
+            groups=tuple(groups),
+        )
+
+    @staticmethod
+    def _group(
+        work: list[tuple[Row, int]], positions: list[range], size: int, held: tuple[list[int], ...]
+    ) -> GroupBatch:
+        """What the layers of one KV group read: blocks of `size` tokens, `held` by each row."""
         ends = torch.tensor([0, *(count for _, count in work)]).cumsum(0)
-        width = max(len(row.blocks) for row, _ in work)
+        width = max(map(len, held))
         # what a table holds past its row's blocks means nothing: make it absurd
-        tables = [row.blocks + [2**31 - 1] * (width - len(row.blocks)) for row, _ in work]
+        tables = [blocks + [2**31 - 1] * (width - len(blocks)) for blocks in held]
         seq_lens = tuple(row.num_computed + count for row, count in work)
         slot_mapping = [
-            row.blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
-            for (row, _), run in zip(work, positions, strict=True)
-            for p in run
+            blocks[p // size] * size + p % size for blocks, run in zip(held, positions, strict=True) for p in run
         ]
         attention = PagedBatch(
             block_tables=torch.tensor(tables, dtype=torch.int32),
@@ -115,11 +133,7 @@ class Greedy:
             seq_lens_host=seq_lens,
             schedules={},
         )
-        return ForwardBatch(
-            token_ids=torch.tensor([row.tokens[p] for (row, _), run in zip(work, positions, strict=True) for p in run]),
-            positions=torch.tensor([[p for run in positions for p in run]]),
-            groups=(GroupBatch(torch.tensor(slot_mapping), attention),),
-        )
+        return GroupBatch(torch.tensor(slot_mapping), attention)
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,11 @@ MODELS = {
             "mlp_only_layers": [1],
         },
     ),
+    "gemma 4: beside a dense block": (
+        "Gemma4ForCausalLM",
+        {"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 48}
+        | {"hidden_size_per_layer_input": 0, "head_dim": 16, "global_head_dim": 32, "sliding_window": 21},
+    ),
     "olmoe: norms over all heads": (
         "OlmoeForCausalLM",
         {"num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32},

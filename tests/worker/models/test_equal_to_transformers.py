@@ -22,6 +22,7 @@ LONGROPE = {
     "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
     "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 16.0],
 }
+GEMMA4 = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 21, "hidden_size_per_layer_input": 0}
 MODELS = {
     "llama 2: as many key-value heads as heads": ("LlamaForCausalLM", {"num_key_value_heads": 4}),
     "llama 3: grouped queries, llama3 rope": ("LlamaForCausalLM", {"rope_parameters": LLAMA3_ROPE}),
@@ -84,6 +85,25 @@ MODELS = {
         | {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": SHORT}},
     ),
     "gemma 3: heads of 256": ("Gemma3ForCausalLM", {"sliding_window_pattern": 2, "sliding_window": 9}),
+    "gemma 4: wider heads where everything is seen": (
+        "Gemma4ForCausalLM",
+        {**GEMMA4, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    ),
+    "gemma 4: fewer keys, which are values, and a bias": (
+        "Gemma4ForCausalLM",
+        {**GEMMA4, "num_key_value_heads": 4, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
+        | {"attention_bias": True, "num_hidden_layers": 6, "final_logit_softcapping": 10.0},
+    ),
+    "gemma 4: layers that read another's keys, and vectors of their own": (
+        "Gemma4ForCausalLM",
+        {**GEMMA4, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3}
+        | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "num_key_value_heads": 1}
+        | {"hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
+    ),
+    "gemma 4: heads of 256 and 512": (
+        "Gemma4ForCausalLM",
+        {"hidden_size_per_layer_input": 0, "sliding_window": 9, "num_hidden_layers": 3},
+    ),
     "phi 3: one projection for queries, keys and values": ("Phi3ForCausalLM", {"sliding_window": 21}),
     "phi 4: longrope beyond the original length, three quarters of a head": (
         "Phi3ForCausalLM",

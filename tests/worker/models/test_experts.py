@@ -57,7 +57,8 @@ def test_batches_and_chunks_give_the_tokens_of_transformers(folder, load, greedy
 def test_a_sequence_that_starts_on_anothers_cached_blocks_goes_on_alike(folder, load, greedy, reference, prompts):
     engine, prompt = greedy(load(folder)), prompts[-1]
     (first,) = engine.generate([prompt], 8)
-    second = type(first)(list(prompt), 40, first.blocks[:5])
+    in_others = [blocks[:5] for blocks in first.in_others]
+    second = type(first)(list(prompt), 40, first.blocks[:5], in_others)
     while len(second.tokens) < len(first.tokens):
         engine.step([(second, min(3, len(second.tokens) - second.num_computed))])
     same([second], reference(folder, [prompt], 8))
@@ -67,13 +68,12 @@ def test_padding_reaches_no_expert_and_changes_nothing(folder, load, greedy, pro
     class Padded(greedy):
         """Each step has rows behind its last token, as a captured step has."""
 
-        @staticmethod
-        def _batch(work):
-            batch = greedy._batch(work)
+        def _batch(self, work):
+            batch = super()._batch(work)
             columns = {name: pad(getattr(batch, name), (0, PADDING)) for name in ("token_ids", "positions")}
-            (group,) = batch.groups
-            group = replace(group, slot_mapping=pad(group.slot_mapping, (0, PADDING), value=-1))
-            return replace(batch, **columns, groups=(group,))
+            padded = (pad(group.slot_mapping, (0, PADDING), value=-1) for group in batch.groups)
+            groups = (replace(group, slot_mapping=one) for group, one in zip(batch.groups, padded, strict=True))
+            return replace(batch, **columns, groups=tuple(groups))
 
     decoder = load(folder)
     with seen_experts(decoder) as plainly:

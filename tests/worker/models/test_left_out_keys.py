@@ -39,6 +39,8 @@ LIBRARY = {
     "Gemma": transformers.GemmaConfig,
     "Gemma2": transformers.Gemma2Config,
     "Gemma3": transformers.Gemma3TextConfig,
+    "Gemma4": transformers.Gemma4TextConfig,
+    "Gemma4Unified": transformers.Gemma4UnifiedTextConfig,
     "Phi3": transformers.Phi3Config,
     "Glm4": transformers.Glm4Config,
     "Olmo2": transformers.Olmo2Config,
@@ -114,6 +116,22 @@ GEMMA = {
     "final_logit_softcapping": 5.0,
     "attention_bias": True,
 }
+GEMMA4 = {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "final_logit_softcapping": 5.0,
+    "attention_bias": True,
+    "attention_k_eq_v": True,
+    "global_head_dim": 24,
+    "num_global_key_value_heads": 2,
+    "num_hidden_layers": 8,
+    "layer_types": ["sliding_attention", "full_attention"] * 4,
+}
+PER_LAYER = {
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 300,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+}
 SPARSE = {
     "num_experts": 10,
     "num_experts_per_tok": 3,
@@ -142,6 +160,8 @@ OWN = {
     "Gemma": {"attention_bias": True},
     "Gemma2": {**GEMMA, "attn_logit_softcapping": 7.0},
     "Gemma3": {**GEMMA, "sliding_window_pattern": 3, "rope_theta": 500.0, "rope_local_base_freq": 50.0},
+    "Gemma4": {**GEMMA4, **PER_LAYER},
+    "Gemma4Unified": GEMMA4,
     "Phi3": {"original_max_position_embeddings": 96},
     "Glm4": {"attention_bias": False},
     "Olmo2": {"attention_bias": True},
@@ -240,7 +260,7 @@ FIRST = [name for name in DECODERS if re.match("Llama(?!4)|Mistral|Ministral|Qwe
 def full_config(architecture, rope="new"):
     kind = family(architecture)
     fields = {**DECODER, "pad_token_id": None, **OWN[kind], **ROPES[rope]} if kind in OWN else ENCODER
-    if kind in ("Gemma3", "Olmo3"):  # whose sections are those of kinds of layers
+    if kind in ("Gemma3", "Gemma4", "Gemma4Unified", "Olmo3"):  # whose sections are those of kinds of layers
         del fields["rope_parameters"]
     return {"architectures": [architecture], "model_type": LIBRARY[kind].model_type, "dtype": "bfloat16", **fields}
 
@@ -324,7 +344,7 @@ def assert_alike(spec, model):
     assert spec.logit_cap == getattr(theirs, "final_logit_softcapping", None)
     assert spec.logit_scale == getattr(theirs, "logit_scale", 1 / getattr(theirs, "logits_scaling", 1.0))
     assert spec.residual_scale == getattr(theirs, "residual_multiplier", 1.0)
-    scale = theirs.hidden_size**0.5 if spec.norm.kind == "rms_from_one" else 1.0
+    scale = theirs.hidden_size**0.5 if spec.norm.is_wide else 1.0
     assert spec.embedding_scale == getattr(theirs, "embedding_multiplier", scale)
     if {layer.attention.rope.type for layer in spec.layers} <= {"default", "llama3", "none"}:
         assert spec.max_model_len == theirs.max_position_embeddings
@@ -350,7 +370,8 @@ def assert_layers_alike(layer, theirs, number, model):
         assert (attention.qk_norm == "plain") == hasattr(theirs, "qk_norm")
     assert (attention.window, attention.scale) == (window, theirs.scaling)
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    stated = getattr(theirs, "head_dim", None) or getattr(config, "head_dim", None)
+    head_dim = stated or config.hidden_size // config.num_attention_heads
     clamped = family(type(model).__name__) == "GptOss"
     assert layer.feed_forward.activation == ("swigluoai" if clamped else ACTIVATIONS[activation])
     assert (attention.num_heads, attention.head_dim) == (config.num_attention_heads, head_dim)

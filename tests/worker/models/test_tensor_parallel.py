@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from quire.worker.specs.registry import read_spec
+
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 import expert_models
@@ -23,6 +25,7 @@ GROWING = {
     "original_max_position_embeddings": 24,
     "llama_4_scaling_beta": 0.7,
 }
+GEMMA4 = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 9}
 MODELS = [
     ("LlamaForCausalLM", {"vocab_size": 321, "attention_bias": True, "mlp_bias": True}),
     ("Qwen2ForCausalLM", {"num_key_value_heads": 1}),
@@ -37,6 +40,12 @@ MODELS = [
     expert_models.MODELS["gpt-oss: biases, clamped gates, sinks, windows, yarn"],
     ("Ministral3ForCausalLM", {"rope_parameters": GROWING, "head_dim": 16, "num_key_value_heads": 2}),
     ("Gemma3ForCausalLM", {"head_dim": 32, "sliding_window": 9, "sliding_window_pattern": 2}),
+    ("Gemma4UnifiedForCausalLM", {**GEMMA4, "num_global_key_value_heads": 1, "attention_k_eq_v": True}),
+    (
+        "Gemma4ForCausalLM",
+        {**GEMMA4, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3}
+        | {"num_kv_shared_layers": 3, "hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
+    ),
     ("Phi3ForCausalLM", {"num_key_value_heads": 4}),
     ("Glm4ForCausalLM", {"head_dim": 32, "num_key_value_heads": 1}),
     ("Olmo2ForCausalLM", {"num_key_value_heads": 2}),
@@ -85,29 +94,29 @@ def ranks(tmp_path_factory, some_prompts, folders):
     return [json.loads(output) for output in outputs]
 
 
-ROUTERS = (
-    "block_sparse_moe.gate.weight",
-    "mlp.gate.weight",
-    "shared_expert_gate.weight",
-    "correction_bias",
-    "router.weight",
+WHOLE = (
+    *("o_proj.bias", "down_proj.bias", "block_sparse_moe.gate.weight", "mlp.gate.weight", "shared_expert_gate.weight"),
+    *(f"per_layer_{name}.weight" for name in ("input_gate", "projection", "model_projection")),
+    *("correction_bias", "layer_scalar", "router.weight", "router.bias", "down_proj_bias"),
 )
-OF_GPT_OSS = "router.bias", "down_proj_bias"
+"""Ends of the names of tensors that every rank holds, beside norms: biases of rows, routers, and small ones."""
 
 
 def expected_bytes(folder, size):
-    """Of all ranks: every tensor once, but norms, other than those over all heads, routers and row biases `size` times,
-    and KV heads as often as they are repeated."""
+    """Of all ranks: every tensor once, but norms, other than those over all heads, and what is WHOLE `size` times, and
+    KV heads as often as they are repeated."""
     config = json.loads((folder / "config.json").read_text())
-    kv_heads, is_whole = config["num_key_value_heads"], config["model_type"] in ("olmo2", "minimax_m2")
+    is_whole, of_layers = config["model_type"] in ("olmo2", "minimax_m2"), config.get("per_layer_config", {})
     total = 0
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         for name in file.keys():  # noqa: SIM118
+            number = name.partition("layers.")[2].partition(".")[0]
+            kv_heads = {**config, **of_layers.get(number, {})}["num_key_value_heads"]
             if "k_proj" in name or "v_proj" in name or (is_whole and "k_norm" in name):
                 copies = max(1, size // kv_heads)
             elif is_whole and "q_norm" in name:
                 copies = 1
-            elif "norm" in name or name.endswith(("o_proj.bias", "down_proj.bias", *ROUTERS, *OF_GPT_OSS)):
+            elif "norm" in name or name.endswith(WHOLE):
                 copies = size
             else:
                 copies = 1
@@ -123,6 +132,8 @@ def test_ranks_give_the_tokens_of_one_rank_and_read_only_their_share(
     results = [rank[str(size)][model] for rank in ranks[:size]]
     expected = [row.tokens for row in greedy(load(folders[model])).generate(some_prompts, 24)]
     assert [result["tokens"] for result in results] == [expected] * size
+    if read_spec(folders[model]).layers[0].input is not None:
+        expected = results[0]["tokens_of_embedded"]  # what is put in place of tokens has no rows in another table
     shorter = [tokens[: len(prompt) + 4] for tokens, prompt in zip(expected, some_prompts, strict=True)]
     assert [result["tokens_of_embedded"] for result in results] == [shorter] * size
     assert sum(result["bytes_read"] for result in results) == expected_bytes(folders[model], size)

@@ -28,7 +28,7 @@ class Gemma3Tower(Tower):
             for at in (context.at(f"blocks.{number}") for number in range(spec.num_blocks))
         )
         self.norm = LayerNorm(context, spec.hidden_size, spec.norm_eps)
-        self.soft_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps, from_one=True)
+        self.soft_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps, "rms_from_one")
         self.projection = ReplicatedLinear(context.at("projection"), spec.hidden_size, spec.output_size, bias=False)
 
     def rows(self, x: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:

@@ -1,0 +1,53 @@
+"""Inputs of layers beside the hidden state: a vector of each token for each layer, and its use in one."""
+
+import math
+
+import torch
+from torch import nn
+
+from quire.kernels.linear.activation import activation
+from quire.worker.batch import ForwardBatch
+from quire.worker.build_context import BuildContext
+from quire.worker.layers.embedding import Vocabulary
+from quire.worker.layers.linear import ReplicatedLinear
+from quire.worker.layers.norm import build_norm
+from quire.worker.specs.spec import LayerInputSpec, NormSpec
+
+
+class LayerInputs(nn.Module):
+    """The vectors of all layers: rows of a table, and a projection of the embedding, normed."""
+
+    def __init__(
+        self, context: BuildContext, hidden: int, num_layers: int, spec: LayerInputSpec, norm: NormSpec
+    ) -> None:
+        super().__init__()
+        self.shape = (num_layers, spec.size)
+        self.factor = hidden**-0.5
+        width, scale = num_layers * spec.size, float(torch.tensor(math.sqrt(spec.size), dtype=context.dtype))
+        self.embedding = Vocabulary(context.at("embedding"), spec.vocab_size, width, multiplied=False, scale=scale)
+        self.projection = ReplicatedLinear(context.at("projection"), hidden, width)
+        self.norm = build_norm(context, spec.size, norm)
+
+    def forward(self, token_ids: torch.Tensor, embedded: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """int64 [T], their embeddings [T, hidden] -> [T, layers, size]"""
+        rows = self.embedding.embed(token_ids).view(-1, *self.shape)
+        projected = self.norm((self.projection(embedded, batch) * self.factor).view(-1, self.shape[1])).view_as(rows)
+        given: torch.Tensor = (projected + rows) * 2**-0.5
+        return given
+
+
+class LayerInput(nn.Module):
+    """The end of one layer, which chooses from its vector by a gate, and adds that to the hidden state."""
+
+    def __init__(self, context: BuildContext, hidden: int, spec: LayerInputSpec, norm: NormSpec) -> None:
+        super().__init__()
+        self.kind = spec.activation
+        self.gate = ReplicatedLinear(context.at("gate"), hidden, spec.size)
+        self.projection = ReplicatedLinear(context.at("projection"), spec.size, hidden)
+        self.norm = build_norm(context, hidden, norm)
+
+    def forward(self, x: torch.Tensor, given: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """x [T, hidden] and the layer's vectors [T, size] -> x and what is added, [T, hidden]"""
+        added = self.projection(activation(self.gate(x, batch), self.kind) * given, batch)
+        out: torch.Tensor = x + self.norm(added)
+        return out

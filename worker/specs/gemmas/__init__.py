@@ -1,0 +1,1 @@
+"""Families of Gemma whose layers differ in more than windows and ropes."""

@@ -1,0 +1,1 @@
+"""Kinds of parts of a layer, as frozen values."""
