@@ -90,8 +90,7 @@ class Policy:
         running, memory = self._running, self._memory
         last = self._last(slots)
         held_by_group = zip(running.num_blocks, memory.block_sizes, strict=True)
-        missing = (last // size + 1 - held[slots] for held, size in held_by_group)
-        short = [np.repeat(slots, np.maximum(counts, 0)) for counts in missing]
+        short = [self._short(slots, last, held[slots], size) for held, size in held_by_group]
         num_needed = sum(map(len, short))
         if not num_needed:
             return slots, False
@@ -125,6 +124,13 @@ class Policy:
             for row in np.flatnonzero(last < running.span_end[slots]).tolist():
                 last[row] += encoding.least(running.at(int(slots[row])), int(last[row])) - 1
         return last
+
+    def _short(self, slots: Int64, last: Int64, held: Int64, size: int) -> Int64:
+        """Those of these slots that hold too few blocks for the token at `last`, as often as each needs one more."""
+        lacks = held * size <= last
+        if not self._encoding.keeps_whole:  # one is enough
+            return slots[lacks]
+        return np.repeat(slots[lacks], last[lacks] // size + 1 - held[lacks])
 
     def _room(self, slots: Int64) -> Int64:
         """Tokens that the tables of these slots hold, those of every KV group."""
