@@ -1,16 +1,20 @@
 """Prompts of a query and a document: as a chat template shows both, as the tokenizer puts two texts together, or as one
 text, in which a client writes what the model was trained with."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from quire.frontend.chat.checks import MAX_KWARG_CHARS
 from quire.frontend.request.prompt_tokenizer import PromptTokenizer
 from quire.frontend.request.vectors.vector_call import INPUT, VectorCall
+from quire.frontend.text.encode_jobs import EncodeText
 from quire.frontend.text.pair_template import Pair, longest_first
 from quire.proto.api import Chat, ChatMessage, ScoreRequest
 from quire.proto.messages.params import ParameterError
 
+Made = TypeVar("Made")
 PairPrompt = Callable[[int], Awaitable[Pair]]
 """Number of a document -> the prompt of its pair. Raises `ParameterError`, on `INPUT` for what is wrong with it."""
 MOST_CUTS = 8
@@ -42,16 +46,15 @@ def _by_tokenizer(shared: VectorCall, request: ScoreRequest, queries: Sequence[s
     if shared.keep is not None and shared.keep < template.num_around + 2:
         least = template.num_around + 2
         raise ParameterError("truncate_prompt_tokens", f"must be at least {least} for a pair, got {shared.keep}")
-    only: list[Sequence[int]] = []
 
     async def encoded(number: int) -> Sequence[int]:
         limit, field = request.max_tokens_per_query, named_queries[number]
         return await shared.encode(queries[number], special=False, most=limit, field=field)
 
+    query = _of_query(queries, encoded)
+
     async def prompt(index: int) -> Pair:
-        if len(queries) == 1 and not only:
-            only.append(await encoded(0))
-        first = only[0] if only else await encoded(index)
+        first = await query(index)
         second = await shared.encode(request.documents[index], special=False, most=request.max_tokens_per_doc)
         return template.join(first, second, shared.keep, keep_last=shared.keep_last)
 
@@ -59,12 +62,32 @@ def _by_tokenizer(shared: VectorCall, request: ScoreRequest, queries: Sequence[s
 
 
 def _as_one_text(shared: VectorCall, request: ScoreRequest, queries: Sequence[str]) -> PairPrompt:
+    async def cut(number: int) -> str:
+        return await _cut(shared, queries[number], request.max_tokens_per_query, parse_special=True)
+
+    query = _of_query(queries, cut)
+
     async def prompt(index: int) -> Pair:
-        query = await _cut(shared, queries[index % len(queries)], request.max_tokens_per_query, parse_special=True)
         document = await _cut(shared, request.documents[index], request.max_tokens_per_doc, parse_special=True)
-        return Pair(await shared.encode(query + document, parse_special=True))
+        return Pair(await shared.encode(await query(index) + document, parse_special=True))
 
     return prompt
+
+
+def _of_query(queries: Sequence[str], make: Callable[[int], Awaitable[Made]]) -> Callable[[int], Awaitable[Made]]:
+    """Number of a document -> what `make` makes of its query's number: once of a query that all documents have, however
+    many ask at once."""
+    lock, made = asyncio.Lock(), list[Made]()
+
+    async def found(index: int) -> Made:
+        if len(queries) > 1:
+            return await make(index)
+        async with lock:
+            if not made:
+                made.append(await make(0))
+        return made[0]
+
+    return found
 
 
 class TemplatePrompts:
@@ -77,11 +100,11 @@ class TemplatePrompts:
         self._tokenizer = tokenizer
         self._shared = shared
         self._request = request
-        self._queries = queries
+        self._query = _of_query(queries, lambda number: _cut(shared, queries[number], request.max_tokens_per_query))
 
     async def __call__(self, index: int) -> Pair:
         shared, request = self._shared, self._request
-        query = await _cut(shared, self._queries[index % len(self._queries)], request.max_tokens_per_query)
+        query = await self._query(index)
         document = await _cut(shared, request.documents[index], request.max_tokens_per_doc)
         ids = await self._rendered(query, document)
         if shared.keep is None or len(ids) <= shared.keep:
@@ -122,10 +145,13 @@ class TemplatePrompts:
 
 
 async def _cut(shared: VectorCall, text: str, most: int | None, parse_special: bool = False) -> str:
-    """The text of at most so many tokens."""
+    """The text of at most so many tokens, and of no more than the call keeps: what is rendered with each document costs
+    as much again."""
+    most = min((one for one in (most, shared.keep) if one is not None), default=None)
     if most is None or not text:
         return text
-    ids = await shared.encode(text, special=False, parse_special=parse_special)
+    job = EncodeText(False, parse_special, most + 1, shared.keep_last)
+    ids = await shared.model.async_tokenizer.ids(job, text, INPUT)
     if len(ids) <= most:
         return text
     kept = ids[len(ids) - most :] if shared.keep_last else ids[:most]

@@ -11,6 +11,7 @@ import pytest
 
 from quire.frontend.request.vectors.activation import activated
 from quire.frontend.request.vectors.vector_call import MAX_IN_FLIGHT, PER_TURN
+from quire.frontend.text.async_tokenizer import AsyncTokenizer
 from quire.frontend.text.pair_template import PairTemplate
 from quire.proto.api import EmbedRequest, RequestError, ScoreRequest
 from quire.proto.messages.heads import HeadFacts
@@ -187,6 +188,52 @@ def test_an_instruction_has_its_bound(scoring, tmp_path):
             await s.client.score(ScoreRequest(query="hello", documents=["stop"], instruction="a" * 5000))
 
     scoring(test, chat_template=str(tmp_path / "pairs.jinja"))
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """Texts that were encoded, in turns with others."""
+    texts = []
+    ids = AsyncTokenizer.ids
+
+    async def noted(self, job, text, *args):
+        texts.append(text)
+        await asyncio.sleep(0)
+        return await ids(self, job, text, *args)
+
+    monkeypatch.setattr(AsyncTokenizer, "ids", noted)
+    return texts
+
+
+def test_a_query_of_all_documents_is_cut_once_and_shown_short(scoring, encoded, tmp_path):
+    """A long query and many documents would cost their product otherwise: of tokens, and of renderings."""
+    (tmp_path / "pairs.jinja").write_text(PAIRS)
+
+    async def test(s):
+        long = "hello " * 2000
+        for cut in ({"truncate_prompt_tokens": 20}, {"max_tokens_per_query": 7}):
+            encoded.clear()
+            await s.client.score(ScoreRequest(query=long, documents=["stop"] * 40, **cut))
+            assert sum(len(text) > 1000 for text in encoded) == 1
+            assert {len(unpack(submit.prompt)) <= 20 for submit in s.scheduler.submits[-40:]} == {True}
+
+    scoring(test, chat_template=str(tmp_path / "pairs.jinja"))
+
+
+@pytest.mark.parametrize("kind", ["of two texts", "of tokens"])
+def test_a_query_of_all_documents_is_encoded_once(kind, scoring, encoded):
+    async def test(s):
+        if kind == "of tokens":
+            head = HeadFacts(("LABEL_0",), "sigmoid", is_of_tokens=True)
+            s.scheduler.facts = msgspec.structs.replace(s.scheduler.facts, head=head)
+            s.scheduler.change("ready")
+            await s.until(lambda: s.server.scheduler.welcome.facts.head.is_of_tokens)
+        asked = ScoreRequest(query="hello " * 2000, documents=["stop"] * 40, truncate_prompt_tokens=20)
+        await s.client.score(asked)
+        assert sum(len(text) > 1000 for text in encoded) == 1
+        assert {len(unpack(submit.prompt)) for submit in s.scheduler.submits} == {20}
+
+    scoring(test)
 
 
 def test_a_template_that_fails_fails_the_pair(scoring, tmp_path):
