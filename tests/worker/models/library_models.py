@@ -40,6 +40,8 @@ LATENT = {
 }
 """Keys and values out of a latent; values are narrower than keys."""
 WINDOWS = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+PER_LAYER = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 320}
+"""Embeddings of a token for each layer."""
 
 
 def without(*names: str, **changes: Any) -> dict[str, Any]:
@@ -73,6 +75,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "HyperCLOVAXForCausalLM": BASE,
     "Jais2ForCausalLM": BASE,
     "GemmaForCausalLM": BASE,
+    "Gemma3nForCausalLM": without(
+        **WINDOWS,
+        **PER_LAYER,
+        num_kv_shared_layers=1,
+        laurel_rank=8,
+        activation_sparsity_pattern=[0.5, 0.0, 0.0],
+    ),
+    "Gemma4ForCausalLM": without(**WINDOWS, **PER_LAYER, num_kv_shared_layers=1, global_head_dim=16),
     "BitNetForCausalLM": BASE,
     "DiffLlamaForCausalLM": BASE,
     "Emu3ForCausalLM": BASE,

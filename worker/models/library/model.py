@@ -24,6 +24,7 @@ class TrunkOutput(MoeModelOutputWithPast):
     """All that a head may ask its trunk for."""
 
     cross_attentions: None = None
+    shared_kv_states: None = None
 
 
 class Given(nn.Module):

@@ -107,14 +107,18 @@ def _compute_buffers(whole: Modules, device: torch.device) -> None:
     """Let the library fill what it computes, and see that it did. Raises ModelError."""
     if device.type == "meta":
         return
+    models: dict[str, Modules] = {}  # by their paths, each in front of those within it
     for path, module in whole.named_modules():
+        if isinstance(module, transformers.PreTrainedModel):
+            models[f"{path}." if path else ""] = module
         own = module._non_persistent_buffers_set
         names = [name for name, one in module._buffers.items() if one is not None and name in own]
         for name in names:
             module._buffers[name] = _unset(module._buffers[name], device)
         if names:
+            model = next(one for prefix, one in reversed(models.items()) if f"{path}.".startswith(prefix))
             with torch.no_grad():
-                whole._init_weights(module)
+                model._init_weights(module)
         for name in names:
             if module._buffers[name].equal(_unset(module._buffers[name], device)):
                 raise ModelError("architectures", f"{LIBRARY} does not compute {path}.{name}; it is not served")
