@@ -33,6 +33,13 @@ def stored_names(whole: Modules, tensors: Mapping[str, torch.Tensor]) -> list[St
         template = NUMBER.sub("{}", name)
         if template not in found:
             found[template] = _stored(whole, name, template, tensor)
+    makes: dict[str, str] = {}
+    for one in found.values():
+        for row in one.rows:
+            if (other := makes.setdefault(row, one.template)) != one.template:
+                raise ModelError(
+                    "architectures", f"{LIBRARY} makes {other} and {one.template} of {row}, which is not read here"
+                )
     return list(found.values())
 
 
