@@ -176,6 +176,7 @@ def test_experts_stand_where_the_config_says():
         ({**GLM, "n_group": 3, "num_experts_per_tok": 3}, "topk_group"),
         ({**GLM, "scoring_func": "softmax"}, "scoring_func"),
         ({"architectures": ["Ernie4_5_MoeForCausalLM"], "use_bias": True}, "use_bias"),
+        ({"architectures": ["Ernie4_5_MoeForCausalLM"], "moe_norm_min": 0.5}, "moe_norm_min"),
     ],
 )
 def test_what_is_not_served_is_refused_by_its_name(changes, field):

@@ -58,6 +58,8 @@ ERNIE4_5_MOE_DEFAULTS: Final[Config] = {
 }
 ERNIE_THETA: Final = 5e5
 """Values that transformers takes for a key that config.json leaves out."""
+MOST_NORM_MIN: Final = 1e-6
+"""The sum of the best scores of a softmax does not come near it."""
 
 _LAYER: Final = r"(model\.)?layers\.(?P<n>\d+)\."
 _SHARED: Final = rf"{_LAYER}mlp\.shared_experts\."
@@ -114,6 +116,9 @@ def read_ernie4_5_moe(config: Config, generation: Config) -> ModelSpec:
     config = {**ERNIE4_5_MOE_DEFAULTS, **config}
     if flag(config, "use_bias", False):
         raise ModelError("use_bias", "biases beside experts are not supported: only models without them are served")
+    if number(config, "moe_norm_min", MOST_NORM_MIN) > MOST_NORM_MIN:
+        message = f"must be at most {MOST_NORM_MIN}: weights of experts are divided by their sum, however small it is"
+        raise ModelError("moe_norm_min", message)
     attention = read_attention(config, theta=ERNIE_THETA, interleaved=True)
     named = {**config, "num_experts": config["moe_num_experts"], "num_experts_per_tok": config["moe_k"]}
     routed = replace(
