@@ -108,7 +108,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         max_model_len=capacity.max_model_len,
         num_blocks=capacity.num_blocks,
         kv_bytes=cache.num_bytes,
-        weight_bytes=loaded.weight_bytes,
+        weight_bytes=-groups.minimum(-loaded.weight_bytes),
         device=device.name,
         dtype=str(dtype).removeprefix("torch."),
         kv_dtype=str(kv_dtype).removeprefix("torch."),

@@ -114,6 +114,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     """Tokens of a block in each KV group: powers of two. A block of any group takes equally many bytes of one pool."""
     kv_bytes: int
     weight_bytes: int
+    """Weights of the rank that has the most: facts are the same on all."""
     device: str
     dtype: str
     architecture: str

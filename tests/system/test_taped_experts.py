@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from quire.proto.api import GenerateRequest
 
 MODELS = {
-    "Qwen3MoeForCausalLM": {"num_experts": 20, "num_experts_per_tok": 3, "moe_intermediate_size": 64},
+    "Qwen3MoeForCausalLM": {"num_experts": 21, "num_experts_per_tok": 3, "moe_intermediate_size": 64},
     "OlmoeForCausalLM": {"num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 64},
 }
 NUM_TOKENS, TAPED = 24, "one tape of"
@@ -17,6 +17,7 @@ WAYS = {
     "taped": ("--num-threads=1",),
     "taped, two threads": ("--num-threads=2",),
     "taped on two ranks": ("--num-threads=1", "--tensor-parallel-size=2"),
+    "dealt to two ranks": ("--num-threads=1", "--tensor-parallel-size=2", "--enable-expert-parallel"),
     "call by call": ("--enforce-eager",),
 }
 
