@@ -127,7 +127,10 @@ def _token_ids(path: Path, names: list[str]) -> tuple[int, ...]:
         raise ModelError(TOKENS, f"{path} is needed for the ids of the tokens, and does not read: {error}") from error
     ids: list[int] = []
     for name in names:
-        found = tokenizer.token_to_id(name)
+        try:
+            found = tokenizer.token_to_id(name)
+        except UnicodeEncodeError:  # half of a surrogate pair is no text
+            found = None
         if found is None:
             raise ModelError(TOKENS, f"{shown(name)} is no token of {path}; name one as it is written there")
         ids.append(found)
@@ -160,7 +163,7 @@ def _activation(config: Config, task: HeadTask, labels: tuple[str, ...]) -> Acti
     if task == "score":
         return _of_cross_encoder(config)
     problem = config.get("problem_type")
-    if problem is not None and problem not in _BY_PROBLEM:
+    if problem is not None and problem not in (*_BY_PROBLEM,):  # whatever its type
         raise ModelError("problem_type", f"{shown(problem)} is not supported; supported: {', '.join(_BY_PROBLEM)}")
     if problem in ("regression", "multi_label_classification"):
         return _BY_PROBLEM[problem]

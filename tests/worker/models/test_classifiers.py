@@ -230,6 +230,7 @@ def test_labels_have_the_names_that_config_json_gives_them(checkpoint):
     [
         ({}, "score", r"task: a score is one number, and BertForSequenceClassification has 3 labels; use classify"),
         ({}, "generate", r"task: BertForSequenceClassification has no head to generate with"),
+        ({"problem_type": ["regression"]}, "auto", r"problem_type: \['regression'\] is not supported"),
         ({"problem_type": "ranking"}, "auto", r"problem_type: 'ranking' is not supported; supported: regression"),
         ({"id2label": {"1": "a"}}, "auto", r"id2label: must name label 0"),
         ({"id2label": {"0": "a" * 300}}, "auto", r"id2label: must name label 0 in up to 256 characters"),

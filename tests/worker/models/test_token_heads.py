@@ -178,6 +178,7 @@ def test_the_same_files_generate_and_embed(checkpoint):
             r"classifier_from_token: must be two tokens for from_2_way_softmax, got 1",
         ),
         ({"classifier_from_token": ["cat", "yess"]}, r"classifier_from_token: 'yess' is no token of .*tokenizer.json"),
+        ({"classifier_from_token": ["cat", "\ud800"]}, r"classifier_from_token: '.ud800' is no token of"),
         ({"method": "softmax"}, r"method: must be one of from_2_way_softmax, no_post_processing .* got 'softmax'"),
         ({"method": None}, r"method: must be one of .* got None"),
     ],
