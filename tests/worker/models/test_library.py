@@ -154,6 +154,25 @@ def test_code_that_a_checkpoint_brings_is_not_run(made, tmp_path):
         read_spec(tmp_path, describe=describe)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "field", "value", "named"),
+    [
+        ("DeepseekV3ForCausalLM", "num_local_experts", 10**9, "num_local_experts"),
+        ("ModernBertDecoderForCausalLM", "num_hidden_layers", 10**9, "num_hidden_layers"),
+        ("GPT2LMHeadModel", "n_layer", -1, "n_layer"),
+        ("DeepseekV3ForCausalLM", "num_attention_heads", 0, "num_attention_heads"),
+        ("ModernBertDecoderForCausalLM", "sliding_window", 1.5, "sliding_window"),
+        ("Starcoder2ForCausalLM", "sliding_window", 0, "sliding_window"),
+    ],
+)
+def test_a_wrong_number_is_refused_by_name_before_it_costs_memory(architecture, field, value, named, tmp_path):
+    stated = {"architectures": [architecture], **MODELS[architecture], field: value}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    with pytest.raises(ModelError, match=named) as refused:
+        read_spec(tmp_path, describe=describe)
+    assert refused.value.field.endswith(named)
+
+
 def test_dummy_weights_serve_too(made, greedy, prompts):
     model = loaded(made("ArceeForCausalLM", BASE), load_format="dummy").model
     (row,) = greedy(model).generate(prompts[:1], 4)

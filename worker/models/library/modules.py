@@ -1,6 +1,7 @@
 """The library's modules as they are built: on the meta device, with buffers that are computed for real."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ from quire.worker.weights.parts import ModelError
 LIBRARY: Final = f"transformers {transformers.__version__}"
 LEFT_OUT: Final = ("auto_map", "quantization_config", "dtype", "torch_dtype", "transformers_version", "architectures")
 """Fields that the library's configuration does without: code is never run, and the rest is read by us."""
+COUNTED: Final = re.compile(r"(?:.*_)?(?:layers?|experts)")
+"""Names of fields that count what is a value of its own in the library, or a name."""
+MOST_COUNTED: Final = 1 << 16
 GROWING_ROPES: Final = ("dynamic", "longrope")
 """Their angles hang on the longest sequence of a step, which is another one every time."""
 
@@ -57,6 +61,9 @@ def find_class(architecture: str) -> Modules:
 def read_library_config(kind: Modules, config: Config) -> Any:
     """The library's configuration of a model. Raises ModelError for what it does not take, and for what we do not."""
     fields = {name: value for name, value in config.items() if name not in LEFT_OUT}
+    for name, value in _integers(fields):
+        if COUNTED.fullmatch(name) and not 0 <= value <= MOST_COUNTED:
+            raise ModelError(name, f"must be an integer in [0, {MOST_COUNTED}], got {shown(value)}")
     try:
         found = kind.config_class.from_dict(fields)
     except Exception as error:  # whatever its checks raise, the file is wrong
@@ -70,6 +77,15 @@ def read_library_config(kind: Modules, config: Config) -> Any:
         if rope in GROWING_ROPES:
             raise ModelError("rope_parameters", f"the angles of a {rope} rope hang on what else runs; it is not served")
     return found
+
+
+def _integers(fields: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Those of a config and of its sections."""
+    for name, value in fields.items():
+        if isinstance(value, int):
+            yield name, value
+        elif isinstance(value, dict) and name.endswith("_config"):
+            yield from _integers(value)
 
 
 def _ropes(parameters: object) -> list[str]:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from quire.worker.fields import shown
 from quire.worker.models.library.attention import NAME
 from quire.worker.models.library.modules import LIBRARY, Parts, first_line
 from quire.worker.models.library.plan import dealt
@@ -39,6 +40,14 @@ class Trace:
         if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
             raise ModelError("architectures", f"tokens see those after them at {name}; it is not served")
         num_heads, head_dim, num_kv_heads = query.shape[1], query.shape[3], key.shape[1]
+        if not num_heads or not num_kv_heads or not head_dim or num_heads % num_kv_heads:
+            message = (
+                f"{name} has {num_heads} heads of {head_dim} elements and {num_kv_heads} of keys; it is not served"
+            )
+            raise ModelError("num_attention_heads", message)
+        if sliding_window is not None and (type(sliding_window) is not int or sliding_window < 1):
+            message = f"{name} has a window of {shown(sliding_window)}, which is no positive integer"
+            raise ModelError("sliding_window", message)
         expected = (1, num_kv_heads, TOKENS)
         if key.shape != (*expected, head_dim) or value.shape[:3] != expected or value.shape[3] > head_dim:
             shapes = f"keys {list(key.shape)} and values {list(value.shape)}"

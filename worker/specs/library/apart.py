@@ -31,7 +31,10 @@ def _describe(folder: str, _changed: int) -> LibrarySpec:
     if done.returncode != 0:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         raise ModelError(FIELD, f"transformers does not describe the model: exit code {done.returncode}: {last}")
-    answer = json.loads(done.stdout)  # a config.json may hold NaN and Infinity, which are no JSON
-    if "message" in answer:
-        raise ModelError(answer["field"], answer["message"])
-    return msgspec.convert(answer, LibrarySpec)
+    try:
+        answer = json.loads(done.stdout)  # a config.json may hold NaN and Infinity, which are no JSON
+        if "message" not in answer:
+            return msgspec.convert(answer, LibrarySpec)
+    except ValueError as error:  # a module made something of a wrong field that its checks let pass
+        raise ModelError(FIELD, f"transformers describes no model that is served: {error}") from error
+    raise ModelError(answer["field"], answer["message"])
