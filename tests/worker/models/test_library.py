@@ -127,6 +127,7 @@ def test_another_process_describes_a_model_alike(made):
         ({"architectures": ["BloomForCausalLM"], "model_type": "bloom"}, "has no interface for attention of others"),
         ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "attention of others|state of its own"),
         ({"architectures": ["HrmTextForCausalLM"], "model_type": "hrm_text"}, "q_proj.weight and .* which is not read"),
+        ({"architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n"}, "has more in it than text"),
         ({"num_hidden_layers": 10**7}, "num_hidden_layers"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "angles of a dynamic rope"),
     ],

@@ -68,6 +68,8 @@ def read_library_config(kind: Modules, config: Config) -> Any:
         found = kind.config_class.from_dict(fields)
     except Exception as error:  # whatever its checks raise, the file is wrong
         raise ModelError("config.json", f"{LIBRARY} does not take it: {first_line(error)}") from error
+    if found.get_text_config(decoder=True) is not found:
+        raise ModelError("architectures", f"{kind.__name__} of {LIBRARY} has more in it than text; it is not served")
     layers = getattr(found, "num_hidden_layers", 0)
     if not isinstance(layers, int) or not 0 < layers <= MAX_LAYERS:
         raise ModelError("num_hidden_layers", f"must be an integer in [1, {MAX_LAYERS}], got {shown(layers)}")
