@@ -11,12 +11,13 @@ QUIETLY := sh tests/rules/quietly.sh
 # Hundreds of processes that a test run starts read each other's bytecode: theirs, and the tests' with rewritten assertions.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv serve tools check test unit lint format type rules proto pages bundle compiled gpu-check gpu-bench gpu-plan gpu-wheels clean
+.PHONY: help venv serve tools check test test-models unit lint format type rules proto pages bundle compiled gpu-check gpu-bench gpu-plan gpu-wheels clean
 
 help:
 	@echo "make serve   start an engine on the embedded model (ARGS='...' adds quire serve flags)"
 	@echo "make check   lint, types, rules and unit tests: what to run while working"
 	@echo "make test    every test, and the slowest twenty (ARGS='...' adds pytest arguments): what to run before a change goes in"
+	@echo "make test-models   every model under every condition of serving (about an hour; ARGS='-k qwen3' takes some)"
 	@echo "make lint    ruff;  make type: mypy;  make rules: the architecture tests;  make unit: the unit tests, rules too"
 	@echo "make proto   generate proto/generated from proto/quire.proto;  make pages: deploy/OPTIONS.md, frontend/METRICS.md, frontend/PARSERS.md, tables of deploy/TUNING.md"
 	@echo "make compiled   record what Triton makes of each kernel for each chip, after one has changed"
@@ -60,18 +61,22 @@ SLOWEST := --durations 20 --durations-min 1
 # A file's tests stay together: they share what their fixtures make. Four files at once on two cores, the longest first: many
 # of them wait for processes that start, hang or die.
 ABREAST := -n 4 --dist loadfile --no-loadscope-reorder
-UNIT := -m "not gpu and not integration" $(ABREAST)
+UNIT := -m "not gpu and not product and not integration" $(ABREAST)
 
 # At once, because each of the four reads all files that it is given before its first test.
 test: tools $(STAMP)
 ifeq ($(ARGS),)
-	@$(BIN)/python -m pytest -m "not gpu" $(ABREAST) $(SLOWEST)
+	@$(BIN)/python -m pytest -m "not gpu and not product" $(ABREAST) $(SLOWEST)
 else
-	@$(BIN)/python -m pytest -m "not gpu" $(SLOWEST) $(ARGS)
+	@$(BIN)/python -m pytest -m "not gpu and not product" $(SLOWEST) $(ARGS)
 endif
 
 unit: $(STAMP)
 	@$(BIN)/python -m pytest $(UNIT) $(ARGS)
+
+# Each model under the whole product of conditions, about an hour: tests/worker/models/conditions.jsonl gets its rows.
+test-models: $(STAMP)
+	@$(BIN)/python -m pytest -m product tests/worker/models/test_conditions.py $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -1,33 +1,22 @@
-"""Models whose layers have windows, behind the scheduler's core and a worker's runner: the tokens of transformers.
+"""Models whose layers have windows, behind the scheduler's core and a worker's runner: the tokens of transformers."""
 
-Whatever no table holds any more is overwritten with NaN before each step: a kernel that looks behind a window shows it.
-"""
-
-from collections import deque
+import sys
 from functools import partial
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import StepPlan
-from quire.proto.messages.requests import Submit
-from quire.proto.transport.wire import ints, plan_decoder, unpack
-from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.core.core import Core
-from quire.scheduler.core.invariants import check
-from quire.scheduler.state.events import GroupReady, SendOutputs, StepDone, Submitted
-from quire.worker.config import WorkerConfig
-from quire.worker.device.device import Device
-from quire.worker.device.parallel import Groups
 from quire.worker.specs.registry import read_spec
-from quire.worker.start import start
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from core_engine import LENGTH, Engine
 
 pytestmark = pytest.mark.integration
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-WINDOW, BLOCK, LENGTH = 11, 4, 96
+WINDOW = 11
 KINDS = {"use_sliding_window": True, "sliding_window": WINDOW, "num_hidden_layers": 5}
 MODELS = {
     "every layer": ("MistralForCausalLM", {"sliding_window": WINDOW, "num_hidden_layers": 3}),
@@ -59,75 +48,6 @@ MODELS = {
     ),
     "the upper ones": ("Qwen3ForCausalLM", {**KINDS, "max_window_layers": 2, "head_dim": 16}),
 }
-
-
-class Engine:
-    """One scheduler after another around a worker in this process."""
-
-    def __init__(self, folder, **fields):
-        given = {"device": "cpu", "block_size": BLOCK, "max_model_len": LENGTH, "num_threads": 1, "max_num_seqs": 8}
-        memory = {"kv_cache_memory_bytes": 1 << 20, "max_num_batched_tokens": 128}
-        started = start(
-            WorkerConfig(**{**given, **memory, **fields, "model": str(folder)}), 0, Device("cpu", 0), Groups
-        )
-        self.runner, self.facts, self.group = started.executor, started.facts, started.group
-        self.core = None
-        self.restart()
-
-    def restart(self, **limits):
-        """Another scheduler, which knows nothing of what was served before."""
-        if self.core is not None and (left := self.core.group_epoch.running.released):
-            self.runner.collect(self.runner.launch(StepPlan(0, 0, b"", b"", b"", b"", releases=ints(left))))
-        limits = {"max_num_seqs": 8, "max_num_batched_tokens": 128} | limits
-        limits["max_num_seqs"] = min(8, limits["max_num_batched_tokens"])
-        self.core = Core(SchedulerConfig(**limits))
-        self.core.handle(GroupReady(1, self.group, self.facts), 0.0)
-        self.tokens, self.cached, self.held = {}, {}, []
-        return self
-
-    def submit(self, number, prompt, n=1, **fields):
-        fields = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, "seed": number} | fields
-        submit = Submit(number, str(number), ints(prompt), SamplingParams(**fields), n=n)
-        self.core.handle(Submitted(b"f", submit), 0.0)
-
-    def settle(self):
-        """Step, two plans in flight, until everything has ended."""
-        decoder, launched = plan_decoder(), deque()
-        while True:
-            if sent := self.core.plan(0.0):
-                self._spoil()
-                launched.append(self.runner.launch(decoder.decode(*sent[0].frames)))
-                self.held.append(self._held())
-            elif launched:
-                self._take(self.core.handle(StepDone(self.runner.collect(launched.popleft())), 0.0))
-            else:
-                break
-            check(self.core)
-        assert self.core.num_live == 0
-        return self.tokens
-
-    def _spoil(self):
-        free = torch.tensor(list(self.core.group_epoch.memory.pool.free), dtype=torch.int64)
-        for page in self.runner._cache.pages:
-            for cells in page:
-                cells[free] = torch.nan
-
-    def _held(self):
-        """Blocks that each running output holds, by group."""
-        live = self.core.group_epoch.running.live()
-        return [[len(held) for held in sequence.held_blocks] for sequence in live]
-
-    def _take(self, instructions):
-        for instruction in instructions:
-            if isinstance(instruction, SendOutputs):
-                outputs = instruction.outputs
-                numbers = np.frombuffer(outputs.numbers, "<i8").tolist()
-                columns = (unpack(c).tolist() for c in (outputs.output_indices, outputs.token_ids))
-                for number, index, token in zip(numbers, *columns, strict=True):
-                    self.tokens.setdefault((number, index), []).append(token)
-                for finish in outputs.finishes:
-                    assert finish.error == ""
-                    self.cached[finish.number] = finish.usage.cached_tokens
 
 
 @pytest.fixture(scope="module", params=MODELS)
