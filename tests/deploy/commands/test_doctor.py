@@ -119,10 +119,10 @@ def test_doctor_counts_the_experts_of_a_published_model(capsys) -> None:
     assert "128, 8 for each token, in 48 of 48 layers; a token meets 3.35 B parameters" in said
 
 
-def test_doctor_says_how_the_text_of_a_model_is_served_whose_images_are_not_read(capsys) -> None:
+def test_doctor_counts_a_model_with_its_tower_and_its_text_alone(capsys) -> None:
     gemma = ["doctor", str(PUBLISHED / "gemma-3-27b"), "--device-memory", "80GiB"]
-    assert main(gemma) == 1
-    assert "are not read; set --language-model-only to serve its text" in capsys.readouterr().out
+    assert main(gemma) == 0
+    assert "27.4 B (27432406640)" in capsys.readouterr().out
     assert main([*gemma, "--language-model-only"]) == 0
     assert "27.0 B (27009346304)" in capsys.readouterr().out
 
