@@ -272,6 +272,8 @@ def test_values_without_a_known_white_are_refused(file: Path, mode: str) -> None
 class Tiles:
     """Two tiles, side by side, of the image as 32 x 64 pixels, and a small one of all of it."""
 
+    resample = Image.Resampling.BICUBIC
+
     def views(self, height: int, width: int) -> tuple[View, ...]:
         halves = (View((32, 64), (left, 0, left + 32, 32)) for left in (0, 32))
         return (*halves, View.whole(16, 32))

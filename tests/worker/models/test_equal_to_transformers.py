@@ -100,6 +100,10 @@ MODELS = {
         | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "num_key_value_heads": 1}
         | {"hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
     ),
+    "gemma 4 of one tower: a key and value head where everything is seen": (
+        "Gemma4UnifiedForCausalLM",
+        {**GEMMA4, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+    ),
     "gemma 4: heads of 256 and 512": (
         "Gemma4ForCausalLM",
         {"hidden_size_per_layer_input": 0, "sliding_window": 9, "num_hidden_layers": 3},
