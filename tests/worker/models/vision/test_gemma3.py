@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -107,16 +108,14 @@ class Case:
                 own = source[batch.positions[0]]
                 return batch, self.cache, Embedded(own, rows) if (own >= 0).any() else None
 
-            @staticmethod
-            def _batch(work):
-                batch = greedy._batch(work)
+            def _batch(self, work):
+                batch = super()._batch(work)
                 if known is None:
                     return batch
                 seen = [known.visible(row.num_computed, row.num_computed + count) for row, count in work]
                 column = torch.cat([torch.from_numpy(one) for one in seen]).int()
-                group = batch.groups[0]
-                attention = replace(group.attention, last_visible=column)
-                return replace(batch, groups=(replace(group, attention=attention),))
+                groups = (replace(one, attention=replace(one.attention, last_visible=column)) for one in batch.groups)
+                return replace(batch, groups=tuple(groups))
 
         self.engine = Seeing(decoder)
 
@@ -171,7 +170,7 @@ def test_that_tokens_of_an_image_see_each_other_matters(checkpoint, load, greedy
         assert layer.attention.looks_ahead
     case.spans.clear()
     causal = type(case.engine).__mro__[1]
-    case.engine._batch = causal._batch
+    case.engine._batch = partial(causal._batch, case.engine)
     other = case.engine.generate([case.tokens], 1)[0].logits[0]
     assert not torch.allclose(whole, other, atol=1e-2)
 
