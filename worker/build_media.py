@@ -14,7 +14,7 @@ from quire.worker.memory.shortage import MemoryShortage, refusing
 from quire.worker.models.build import AnyModel
 from quire.worker.models.decoder import Decoder
 from quire.worker.specs.encoder_pages import no_page, num_pages, page_bytes
-from quire.worker.specs.normalization import largest_image
+from quire.worker.specs.kinds.normalization import largest_image
 from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.spec import ModelSpec
 

@@ -23,9 +23,10 @@ from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.build import build_model, describe
 from quire.worker.quant.read.source import source_of
 from quire.worker.quant.select import kept_activations, schemes_of
-from quire.worker.specs.normalization import read_normalization
+from quire.worker.specs.architectures import ARCHITECTURES
+from quire.worker.specs.kinds.normalization import read_normalization
 from quire.worker.specs.quantized import read_plan
-from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, configured_spec
+from quire.worker.specs.registry import checkpoint_names, configured_spec
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.load import match

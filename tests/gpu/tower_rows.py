@@ -19,8 +19,8 @@ from quire.worker.device.parallel import ALONE
 from quire.worker.models.build import load_model
 from quire.worker.quant.plan import NO_PLAN
 from quire.worker.quant.select import schemes_of
-from quire.worker.specs.families.qwen3_vl import Qwen3VisionSpec
 from quire.worker.specs.registry import configured_spec
+from quire.worker.specs.sighted.qwen3_vl import Qwen3VisionSpec
 
 SECONDS = 1.0
 """Of each measurement."""

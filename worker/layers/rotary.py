@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from quire.kernels.attention.rope_angles import rope_angles
-from quire.worker.specs.rope import RopeSpec
+from quire.worker.specs.kinds.rope import RopeSpec
 
 LEAST_WIDTH = 1e-9
 """Width of llama3's blend where its borders are one: a step."""

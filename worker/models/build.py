@@ -11,8 +11,8 @@ from quire.worker.models.encoder import Encoder
 from quire.worker.quant.plan import NO_PLAN, Plan
 from quire.worker.quant.read.source import source_of
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.kinds.normalization import read_normalization
 from quire.worker.specs.library.spec import LibrarySpec
-from quire.worker.specs.normalization import read_normalization
 from quire.worker.specs.registry import AnySpec, checkpoint_names
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import fill

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from quire.worker.config import WorkerConfig
-from quire.worker.specs.normalization import largest_image
+from quire.worker.specs.kinds.normalization import largest_image
 from quire.worker.specs.spec import ModelSpec, Spec
 from quire.worker.specs.vision_spec import VisionSpec
 from quire.worker.weights.parts import ModelError

@@ -11,9 +11,9 @@ from quire.worker.quant.plan import Plan
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_pages import no_page, num_pages, page_bytes
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.kinds.normalization import largest_image
 from quire.worker.specs.kv_split import CONTEXT, Split, split
 from quire.worker.specs.library.spec import LibrarySpec
-from quire.worker.specs.normalization import largest_image
 from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.tape import steps_in_words

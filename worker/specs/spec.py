@@ -12,8 +12,8 @@ from quire.worker.specs.kinds.feed_forward import LayerInputSpec as LayerInputSp
 from quire.worker.specs.kinds.feed_forward import NormKind as NormKind
 from quire.worker.specs.kinds.feed_forward import NormPlaces as NormPlaces
 from quire.worker.specs.kinds.feed_forward import NormSpec as NormSpec
+from quire.worker.specs.kinds.rope import RopeSpec
 from quire.worker.specs.pooling import Pooling
-from quire.worker.specs.rope import RopeSpec
 from quire.worker.specs.vision_spec import VisionSpec
 from quire.worker.weights.parts import ModelError, kv_head_share
 

@@ -11,7 +11,7 @@ from quire.worker.layers.attention import Attention
 from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.memory.kv_layout import kv_layout
-from quire.worker.specs.rope import RopeSpec
+from quire.worker.specs.kinds.rope import RopeSpec
 from quire.worker.specs.spec import AttentionSpec, NormSpec
 
 HIDDEN, HEADS, KV_HEADS, DIM, LENGTH = 24, 6, 2, 16, 13

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from quire.worker.layers.rotary import Rotary, inverse_frequencies
+from quire.worker.specs.kinds.rope import read_pair_axes
 from quire.worker.specs.registry import parse_spec
-from quire.worker.specs.rope import read_pair_axes
 
 BASE = {
     "architectures": ["LlamaForCausalLM"],

@@ -16,8 +16,8 @@ from quire.worker.media.encoder_memory import EncoderMemory
 from quire.worker.media.media_encoder import dealt
 from quire.worker.specs.encoder_pages import PAGE_ROWS, num_pages
 from quire.worker.specs.fit import fit
+from quire.worker.specs.kinds.normalization import largest_image
 from quire.worker.specs.needs import Place
-from quire.worker.specs.normalization import largest_image
 from quire.worker.specs.registry import read_spec
 from quire.worker.tables.slot_table import PlanError
 

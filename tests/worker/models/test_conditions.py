@@ -22,7 +22,7 @@ from conditions import EVERY, NUM_TOKENS, Work, pairwise
 from test_equal_to_transformers import MODELS as DENSE_MODELS
 
 from quire.worker.device.parallel import Groups
-from quire.worker.specs.registry import ARCHITECTURES
+from quire.worker.specs.architectures import ARCHITECTURES
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,9 @@ from quire.worker.config import ENCODER_TYPES, WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups
 from quire.worker.media.media_inputs import StepMedia
+from quire.worker.specs.architectures import ARCHITECTURES
 from quire.worker.specs.families import bert
-from quire.worker.specs.registry import ARCHITECTURES, read_spec
+from quire.worker.specs.registry import read_spec
 from quire.worker.start import start
 from quire.worker.weights.parts import ModelError
 

@@ -10,9 +10,9 @@ import pytest
 
 from quire.worker.config import WorkerConfig
 from quire.worker.device.machine import bf16_products
+from quire.worker.specs.architectures import ARCHITECTURES
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
-from quire.worker.specs.registry import ARCHITECTURES
 
 GIB = 1 << 30
 LARGE = Place(True, 48 * GIB)

@@ -22,8 +22,9 @@ from quire.worker.layers.rotary import inverse_frequencies
 from quire.worker.models.build import build_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
+from quire.worker.specs.architectures import ARCHITECTURES
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, parse_spec, read_spec
+from quire.worker.specs.registry import checkpoint_names, parse_spec, read_spec
 from quire.worker.specs.spec import ExpertsSpec
 from quire.worker.weights.load import match
 from quire.worker.weights.parts import ModelError

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from quire.worker.memory.kv_layout import kv_layout
-from quire.worker.specs.registry import ARCHITECTURES, parse_spec, read_spec
-from quire.worker.specs.rope import RopeSpec
+from quire.worker.specs.architectures import ARCHITECTURES
+from quire.worker.specs.kinds.rope import RopeSpec
+from quire.worker.specs.registry import parse_spec, read_spec
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from quire.worker.weights.parts import ModelError
 

@@ -8,13 +8,13 @@ from quire.worker.models.vision.pixtral import PixtralTower
 from quire.worker.models.vision.qwen2_tower import Qwen2Tower, Qwen25Tower
 from quire.worker.models.vision.qwen3_tower import Qwen3Tower
 from quire.worker.models.vision.tower import Tower
-from quire.worker.specs.families.internvl import InternVisionSpec
-from quire.worker.specs.families.llava_onevision import OneVisionSpec
-from quire.worker.specs.families.mistral3 import PixtralSpec
-from quire.worker.specs.families.qwen2_5_vl import Qwen25VisionSpec
-from quire.worker.specs.families.qwen2_vl import Qwen2VisionSpec
-from quire.worker.specs.families.qwen3_vl import Qwen3VisionSpec
 from quire.worker.specs.sighted.gemma3 import Gemma3VisionSpec
+from quire.worker.specs.sighted.internvl import InternVisionSpec
+from quire.worker.specs.sighted.llava_onevision import OneVisionSpec
+from quire.worker.specs.sighted.mistral3 import PixtralSpec
+from quire.worker.specs.sighted.qwen2_5_vl import Qwen25VisionSpec
+from quire.worker.specs.sighted.qwen2_vl import Qwen2VisionSpec
+from quire.worker.specs.sighted.qwen3_vl import Qwen3VisionSpec
 from quire.worker.specs.vision_spec import VisionSpec
 
 

@@ -18,7 +18,7 @@ from quire.worker.models.vision.patches import PatchEmbedding
 from quire.worker.models.vision.positions import places
 from quire.worker.models.vision.tower import Tower
 from quire.worker.models.vision.vector import Vector
-from quire.worker.specs.families.internvl import PROJECTOR_EPS, QK_EPS, InternVisionSpec
+from quire.worker.specs.sighted.internvl import PROJECTOR_EPS, QK_EPS, InternVisionSpec
 
 
 class InternBlock(nn.Module):

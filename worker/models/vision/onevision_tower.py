@@ -17,7 +17,7 @@ from quire.worker.models.vision.block import PlainMLP, TowerBlock, runs
 from quire.worker.models.vision.patches import PatchEmbedding
 from quire.worker.models.vision.tower import Tower
 from quire.worker.models.vision.vector import Vector
-from quire.worker.specs.families.llava_onevision import OF_FRAME, OneVisionSpec
+from quire.worker.specs.sighted.llava_onevision import OF_FRAME, OneVisionSpec
 
 
 class Projector(nn.Module):

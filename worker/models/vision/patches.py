@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from quire.worker.build_context import BuildContext
-from quire.worker.specs.normalization import Normalization
+from quire.worker.specs.kinds.normalization import Normalization
 from quire.worker.specs.vision_spec import CHANNELS, VisionSpec
 from quire.worker.weights.parts import Part, whole
 from quire.worker.weights.shard import ShardedModule

@@ -18,7 +18,7 @@ from quire.worker.models.vision.block import HEADS, INNER, Runs, runs
 from quire.worker.models.vision.patches import PatchEmbedding
 from quire.worker.models.vision.positions import Places, places
 from quire.worker.models.vision.tower import Tower
-from quire.worker.specs.families.mistral3 import PixtralSpec
+from quire.worker.specs.sighted.mistral3 import PixtralSpec
 
 
 class PixtralBlock(nn.Module):

@@ -15,8 +15,8 @@ from quire.worker.models.vision.patches import PatchEmbedding
 from quire.worker.models.vision.positions import PatchRotary, Places, places
 from quire.worker.models.vision.tower import Tower
 from quire.worker.models.vision.windows import windows
-from quire.worker.specs.families.qwen2_5_vl import Qwen25VisionSpec
-from quire.worker.specs.families.qwen2_vl import Qwen2VisionSpec
+from quire.worker.specs.sighted.qwen2_5_vl import Qwen25VisionSpec
+from quire.worker.specs.sighted.qwen2_vl import Qwen2VisionSpec
 
 
 class Qwen2Tower(Tower):

@@ -14,7 +14,7 @@ from quire.worker.models.vision.merger import Merger
 from quire.worker.models.vision.patches import PatchEmbedding
 from quire.worker.models.vision.positions import PatchRotary, PositionGrid, places
 from quire.worker.models.vision.tower import Tower
-from quire.worker.specs.families.qwen3_vl import Qwen3VisionSpec
+from quire.worker.specs.sighted.qwen3_vl import Qwen3VisionSpec
 
 
 class Qwen3Tower(Tower):

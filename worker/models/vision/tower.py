@@ -8,7 +8,7 @@ from torch import nn
 
 from quire.proto.messages.media import Grid
 from quire.worker.models.vision.patches import PatchEmbedding
-from quire.worker.specs.normalization import Normalization
+from quire.worker.specs.kinds.normalization import Normalization
 from quire.worker.specs.vision_spec import CHANNELS, VisionSpec
 
 

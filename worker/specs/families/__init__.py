@@ -1,1 +1,1 @@
-"""One file for each family of configs that share a reader: config.json to spec, checkpoint tensor to parameter."""
+"""Families of dense text models, a file for configs that share a reader: to spec, and tensor to parameter."""

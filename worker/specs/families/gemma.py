@@ -7,7 +7,7 @@ from typing import Final
 
 from quire.worker.fields import Config, activation, dtype_name, flag, inside, integer, num_layers, number, section
 from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_sliding
-from quire.worker.specs.rope import of_layer_type
+from quire.worker.specs.kinds.rope import of_layer_type
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
 from quire.worker.weights.names import NameRule
 from quire.worker.weights.parts import ModelError

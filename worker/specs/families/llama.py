@@ -16,7 +16,7 @@ from quire.worker.fields import (
     token_ids,
 )
 from quire.worker.specs.head_spec import HeadShape
-from quire.worker.specs.rope import DEFAULT_THETA, max_model_len, read_rope, rope_parameters
+from quire.worker.specs.kinds.rope import DEFAULT_THETA, max_model_len, read_rope, rope_parameters
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
 from quire.worker.weights.layout import PairsApart
 from quire.worker.weights.names import NameMap, NameRule

@@ -5,7 +5,7 @@ from typing import Final
 
 from quire.worker.fields import Config, flag, integer, num_layers, shown
 from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_feed_forward, read_sliding
-from quire.worker.specs.rope import of_layer_type
+from quire.worker.specs.kinds.rope import of_layer_type
 from quire.worker.specs.spec import AttentionSpec, LayerSpec, ModelSpec
 from quire.worker.weights.parts import ModelError
 

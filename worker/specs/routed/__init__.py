@@ -1,1 +1,1 @@
-"""Families of decoders whose experts are chosen in ways of their own."""
+"""Families of decoders with experts: one file for each family of configs that share a reader."""

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from quire.worker.fields import Config, count, flag, integer, num_layers, number, shown
-from quire.worker.specs.families import experts, llama
+from quire.worker.specs.families import llama
 from quire.worker.specs.families.llama import decoder, read_attention, read_feed_forward
+from quire.worker.specs.routed import experts
 from quire.worker.specs.spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from quire.worker.weights.layout import one_row
 from quire.worker.weights.names import NameRule

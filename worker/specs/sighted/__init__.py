@@ -1,1 +1,1 @@
-"""Models that read images, whose text alone is a family that stands elsewhere."""
+"""Families that read images: config.json to the spec of text and tower, checkpoint tensor to parameter."""

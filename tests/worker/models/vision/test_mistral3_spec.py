@@ -22,8 +22,8 @@ from quire.worker.quant.plan import NO_PLAN
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs import sizes
 from quire.worker.specs.fit import fit
+from quire.worker.specs.kinds.normalization import Normalization, largest_image, read_normalization
 from quire.worker.specs.needs import Place
-from quire.worker.specs.normalization import Normalization, largest_image, read_normalization
 from quire.worker.specs.registry import checkpoint_names, parse_spec, read_spec
 from quire.worker.specs.tape import untaped
 from quire.worker.weights.load import match

@@ -17,8 +17,8 @@ from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs import sizes
 from quire.worker.specs.fit import fit
+from quire.worker.specs.kinds.normalization import largest_image
 from quire.worker.specs.needs import Place
-from quire.worker.specs.normalization import largest_image
 from quire.worker.specs.registry import checkpoint_names, parse_spec, read_spec
 from quire.worker.weights.load import match
 from quire.worker.weights.parts import ModelError

@@ -18,10 +18,10 @@ from quire.worker.models.build import build_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs import sizes
-from quire.worker.specs.families.qwen2_5_vl import Qwen25VisionSpec
-from quire.worker.specs.families.qwen2_vl import Qwen2VisionSpec
-from quire.worker.specs.normalization import largest_image
+from quire.worker.specs.kinds.normalization import largest_image
 from quire.worker.specs.registry import checkpoint_names, parse_spec, read_spec
+from quire.worker.specs.sighted.qwen2_5_vl import Qwen25VisionSpec
+from quire.worker.specs.sighted.qwen2_vl import Qwen2VisionSpec
 from quire.worker.weights.load import match
 from quire.worker.weights.parts import ModelError
 

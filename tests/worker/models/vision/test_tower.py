@@ -9,7 +9,7 @@ import torch
 from seen_images import library_model, picture, pixels_of, processed
 
 from quire.worker.models.vision.patches import byte_numbers
-from quire.worker.specs.normalization import Normalization
+from quire.worker.specs.kinds.normalization import Normalization
 
 MODELS = {
     "as published": {},

@@ -19,11 +19,11 @@ from quire.worker.models.build import build_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs import sizes
-from quire.worker.specs.families.qwen3_vl import Qwen3VisionSpec
 from quire.worker.specs.fit import fit
+from quire.worker.specs.kinds.normalization import Normalization, read_normalization
 from quire.worker.specs.needs import Place
-from quire.worker.specs.normalization import Normalization, read_normalization
 from quire.worker.specs.registry import checkpoint_names, parse_spec, read_spec
+from quire.worker.specs.sighted.qwen3_vl import Qwen3VisionSpec
 from quire.worker.weights.load import match
 from quire.worker.weights.parts import ModelError
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from quire.worker.fields import Config, activation, count, dtype_name, flag, inside, integer, number, section, shown
 from quire.worker.specs.families.gemma import NORMS
 from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_sliding
-from quire.worker.specs.rope import of_layer_type
+from quire.worker.specs.kinds.rope import of_layer_type
 from quire.worker.specs.spec import (
     AttentionSpec,
     ExpertsSpec,

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from quire.worker.fields import MAX_LAYERS, Config, Gate, activation, counts, inside, integer, section
-from quire.worker.specs.families.qwen2_vl import names_of, read_text
-from quire.worker.specs.families.qwen_vl import VISION, QwenVisionSpec, refuse_other_width, tower_sizes
+from quire.worker.specs.sighted.qwen2_vl import names_of, read_text
+from quire.worker.specs.sighted.qwen_vl import VISION, QwenVisionSpec, refuse_other_width, tower_sizes
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import linear_elements
 from quire.worker.weights.parts import ModelError

@@ -21,7 +21,7 @@ from quire.worker.fields import (
     ungated_activation,
 )
 from quire.worker.specs.families.llama import decoder_names, read_ministral3, read_mistral
-from quire.worker.specs.rope import DEFAULT_THETA
+from quire.worker.specs.kinds.rope import DEFAULT_THETA
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements, shared_linear_elements
 from quire.worker.weights.names import NameMap, NameRule

@@ -17,9 +17,10 @@ from quire.worker.fields import (
     shown,
     ungated_activation,
 )
-from quire.worker.specs.families import experts
 from quire.worker.specs.families.llama import decoder_names, read_qwen3
-from quire.worker.specs.families.qwen_vl import (
+from quire.worker.specs.kinds.rope import read_pair_axes
+from quire.worker.specs.routed import experts
+from quire.worker.specs.sighted.qwen_vl import (
     TENSOR,
     TEXT,
     VISION,
@@ -28,7 +29,6 @@ from quire.worker.specs.families.qwen_vl import (
     tower_rules,
     tower_sizes,
 )
-from quire.worker.specs.rope import read_pair_axes
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import linear_elements
 from quire.worker.weights.layout import stacked_either_way

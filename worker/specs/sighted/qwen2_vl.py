@@ -7,7 +7,8 @@ from typing import Final
 
 from quire.worker.fields import Config, dtype_name, flag, inside, integer, section, ungated_activation
 from quire.worker.specs.families.llama import decoder_names, read_qwen2
-from quire.worker.specs.families.qwen_vl import (
+from quire.worker.specs.kinds.rope import read_pair_axes
+from quire.worker.specs.sighted.qwen_vl import (
     TEXT,
     VISION,
     QwenVisionSpec,
@@ -15,7 +16,6 @@ from quire.worker.specs.families.qwen_vl import (
     tower_rules,
     tower_sizes,
 )
-from quire.worker.specs.rope import read_pair_axes
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import linear_elements
 from quire.worker.weights.names import NameMap

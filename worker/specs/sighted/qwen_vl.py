@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from quire.worker.fields import MAX_LAYERS, Config, integer, number, section, shown
-from quire.worker.specs.rope import DEFAULT_THETA
+from quire.worker.specs.kinds.rope import DEFAULT_THETA
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements, shared_linear_elements
 from quire.worker.weights.names import NameRule

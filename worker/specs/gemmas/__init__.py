@@ -1,1 +1,0 @@
-"""Families of Gemma whose layers differ in more than windows and ropes."""
