@@ -5,19 +5,15 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
-from noise_pictures import data_url, picture, png
+from picture_chats import CHATS, NUM_TOKENS, answer_all, messages, openai_parts
 from tiny_gemma3 import Reference, write_checkpoint
 
-from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, TextPart
-
-NUM_TOKENS = 24
 BLOCK = 8 * 4 * 2 * 2 * 16 * 4
 """Bytes of 8 tokens: 4 layers, keys and values, 2 heads of 16, float32."""
 ENGINES = {
@@ -29,16 +25,6 @@ ENGINES = {
     ),
     "two_ranks": ("--tensor-parallel-size", "2", "--max-num-batched-tokens", "24", "--max-num-seqs", "8"),
     "divided": ("--tensor-parallel-size", "2", "--mm-encoder-tp-mode", "weights"),
-}
-A, B, C = picture(96, 64, 0), picture(150, 70, 1), picture(40, 200, 2)
-CHATS = {
-    "first": [A, "what do you see"],
-    "last": ["a quire is", B],
-    "adjacent": [A, B, C, "and in that one"],
-    "repeated": [A, "the", A, "pages", A],
-    "text": ["a quire is a gathering of pages"],
-    "other": [B, "what do you see"],
-    "many": ["in", C, "this", B, "picture", A, "what"],
 }
 
 
@@ -56,40 +42,17 @@ def reference(model):
 def expected(reference):
     """Chat -> the number of its prompt's tokens, and the tokens that follow."""
     found = {}
-    for name, content in CHATS.items():
-        parts = [{"type": "text", "text": one} if isinstance(one, str) else {"type": "image"} for one in content]
-        images = [one for one in content if not isinstance(one, str)]
-        inputs = reference.inputs([{"role": "user", "content": parts}], images)
+    for name in CHATS:
+        inputs = reference.inputs(*messages(name))
         found[name] = inputs["input_ids"].shape[1], reference.greedy(inputs, NUM_TOKENS)
     return found
-
-
-def answer(engine, name):
-    """The prompt's tokens in number, those of the answer, and how often it was preempted."""
-    parts = [TextPart(one) if isinstance(one, str) else ImagePart(data=png(one)) for one in CHATS[name]]
-    chat = Chat([ChatMessage("user", parts)])
-    tokens, usage = [], None
-    asked = GenerateRequest(input=chat, temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    for event in engine.client.stream(asked):
-        if isinstance(event, Delta):
-            tokens += event.token_ids
-        elif isinstance(event, Finished):
-            usage = event.usage
-    return usage.prompt_tokens, tokens, usage.num_preemptions
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, model, expected, name, eventually):
     engine = serve(str(model), *ENGINES[name])
-    preemptions, wanted = 0, 1 if name == "preempted" else 0
-    with ThreadPoolExecutor(len(CHATS)) as pool:
-        for turn in range(20):  # from the second time on out of the cache
-            answers = dict(zip(CHATS, pool.map(lambda chat: answer(engine, chat), CHATS), strict=True))
-            assert {chat: found[:2] for chat, found in answers.items()} == expected
-            preemptions += sum(found[2] for found in answers.values())
-            if turn and preemptions >= wanted:
-                break
-    assert preemptions >= wanted
+    num_preemptions = answer_all(engine, expected, name == "preempted")
+    assert num_preemptions > 0 or name != "preempted"
     eventually(engine.idle, 10)
     engine.stop()
 
@@ -105,13 +68,7 @@ def test_openais_door_takes_pictures(serve, model, reference, expected):
         return json.load(urllib.request.urlopen(asked))
 
     for name in ("first", "many"):
-        content = [
-            {"type": "text", "text": one}
-            if isinstance(one, str)
-            else {"type": "image_url", "image_url": {"url": data_url(one)}}
-            for one in CHATS[name]
-        ]
-        found = ask(messages=[{"role": "user", "content": content}])
+        found = ask(messages=[{"role": "user", "content": openai_parts(name)}])
         num_prompt, tokens = expected[name]
         text = reference.tokenizer.decode(tokens, skip_special_tokens=True)
         assert (found["choices"][0]["message"]["content"], found["usage"]["prompt_tokens"]) == (text, num_prompt)

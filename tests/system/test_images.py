@@ -5,7 +5,6 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
 from noise_pictures import data_url, picture, png
+from picture_chats import CHATS, NUM_TOKENS, A, B, answer, answer_all, chat, messages, openai_parts, request
 from tiny_qwen3_vl import TEXT, Reference, write_checkpoint
 
 from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, RequestError, TextPart
 from quire.proto.client import Client
 
-NUM_TOKENS = 24
 ONE_PAGE = 64 * 3 * TEXT["hidden_size"] * 4
 """Bytes of a page of encoder memory: rows for 64 tokens, of an embedding and what two layers add, in float32."""
 BLOCK = 8 * 3 * 2 * 2 * 16 * 4
@@ -29,18 +28,6 @@ ENGINES = {
     "one_item": ("--mm-encoder-cache-bytes", str(ONE_PAGE), "--max-num-encoder-patches", "256"),
     "preempted": ("--kv-cache-memory-bytes", str(40 * BLOCK), "--max-num-seqs", "8", "--block-size", "8"),
     "two_ranks": ("--tensor-parallel-size", "2"),
-}
-
-
-A, B, C = picture(96, 64, 0), picture(150, 70, 1), picture(40, 200, 2)
-CHATS = {
-    "first": [A, "what do you see"],
-    "last": ["a quire is", B],
-    "adjacent": [A, B, C, "and in that one"],
-    "repeated": [A, "the", A, "pages", A],
-    "text": ["a quire is a gathering of pages"],
-    "other": [B, "what do you see"],
-    "many": ["in", C, "this", B, "picture", A, "what"],
 }
 
 
@@ -58,32 +45,11 @@ def reference(model):
 def expected(reference):
     """Chat -> the number of its prompt's tokens, and the tokens that follow."""
     found = {}
-    for name, content in CHATS.items():
-        parts = [{"type": "text", "text": one} if isinstance(one, str) else {"type": "image"} for one in content]
-        images = [one for one in content if not isinstance(one, str)]
-        ids, _ = reference.prompt([{"role": "user", "content": parts}], images)
+    for name in CHATS:
+        asked, images = messages(name)
+        ids, _ = reference.prompt(asked, images)
         found[name] = len(ids), reference.greedy(ids, images, NUM_TOKENS)
     return found
-
-
-def chat(name):
-    parts = [TextPart(one) if isinstance(one, str) else ImagePart(data=png(one)) for one in CHATS[name]]
-    return Chat([ChatMessage("user", parts)])
-
-
-def request(name, max_tokens=NUM_TOKENS, **more):
-    return GenerateRequest(input=chat(name), temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
-
-
-def answer(engine, name):
-    """The prompt's tokens in number, those of the answer, and how often it was preempted."""
-    tokens, usage = [], None
-    for event in engine.client.stream(request(name)):
-        if isinstance(event, Delta):
-            tokens += event.token_ids
-        elif isinstance(event, Finished):
-            usage = event.usage
-    return usage.prompt_tokens, tokens, usage.num_preemptions
 
 
 def post(engine, path, body):
@@ -96,26 +62,10 @@ def post(engine, path, body):
         return error.code, json.load(error)
 
 
-def openai_parts(name):
-    return [
-        {"type": "text", "text": one}
-        if isinstance(one, str)
-        else {"type": "image_url", "image_url": {"url": data_url(one)}}
-        for one in CHATS[name]
-    ]
-
-
 @pytest.mark.parametrize("name", ENGINES)
 def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, model, expected, name, eventually):
     engine = serve(str(model), *ENGINES[name])
-    num_preemptions = 0
-    with ThreadPoolExecutor(len(CHATS)) as pool:
-        for turn in range(10):  # the second time out of the cache; on a busy machine the chats may not meet at once
-            if turn > 1 and (num_preemptions > 0 or name != "preempted"):
-                break
-            answers = dict(zip(CHATS, pool.map(lambda chat: answer(engine, chat), CHATS), strict=True))
-            assert {chat: found[:2] for chat, found in answers.items()} == expected
-            num_preemptions += sum(found[2] for found in answers.values())
+    num_preemptions = answer_all(engine, expected, name == "preempted")
     assert (num_preemptions > 0) == (name == "preempted")
     eventually(engine.idle, 10)
     engine.stop()
