@@ -4,7 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from quire.deploy.model_path import EMBEDDED
 
@@ -21,13 +25,19 @@ def serve(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_only_the_worker_can_refuse_is_told_by_the_launcher(tmp_path: Path) -> None:
+@pytest.fixture
+def runs() -> Iterator[Path]:
+    """A folder with a short name: that of a test may leave too few of the 107 bytes of a socket's path."""
+    with tempfile.TemporaryDirectory(prefix="q") as name:
+        yield Path(name)
+
+
+def test_what_only_the_worker_can_refuse_is_told_by_the_launcher(tmp_path: Path, runs: Path) -> None:
     """Files that are cut short: config.json says nothing of that."""
-    model, runs = tmp_path / "model", tmp_path / "runs"
+    model = tmp_path / "model"
     shutil.copytree(EMBEDDED, model)
     [weights] = model.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:-100])
-    runs.mkdir()
     done = serve(runs, str(model), "--grpc-port", "0", "--http-port", "0", "--device", "cpu")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "worker 0 refused this model or configuration" in done.stdout
