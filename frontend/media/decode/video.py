@@ -9,8 +9,8 @@ from quire.frontend.media.decode.container import check_container
 from quire.frontend.media.decode.frames import ANIMATIONS, AnimatedFrames, Frames, ListedFrames
 from quire.frontend.media.decode.image import FORMATS
 from quire.frontend.media.decode.video_file import FileFrames
-from quire.frontend.media.families.qwen_video import UNKNOWN_FPS
 from quire.frontend.media.families.table import VideoRules
+from quire.frontend.media.families.videos.qwen import UNKNOWN_FPS
 from quire.frontend.media.refused import MediaRefused
 from quire.proto.messages.media import MAX_ITEMS, Grid
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from quire.frontend.media.families.intern_video import TILE, InternVideos, read_videos
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
+from quire.frontend.media.families.videos.intern import TILE, InternVideos, read_videos
 from quire.frontend.media.families.view import Item, View, each_alone
 from quire.proto.messages.media import Grid
 

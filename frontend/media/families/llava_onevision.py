@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from quire.frontend.media.families.onevision_video import OneVisionVideos, num_pooled, read_videos
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
+from quire.frontend.media.families.videos.onevision import OneVisionVideos, num_pooled, read_videos
 from quire.frontend.media.families.view import Item, View
 from quire.frontend.media.refused import MediaRefused
 from quire.proto.messages.media import PLAIN, Grid

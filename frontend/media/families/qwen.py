@@ -12,7 +12,7 @@ import msgspec
 from quire.frontend.media.families.bounds import BOUNDS, changed_bounds, stated_bounds, wrong_size
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
 from quire.frontend.media.families.qwen_size import MAX_ASPECT, check_aspect, rounded_size
-from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos, read_videos
+from quire.frontend.media.families.videos.qwen import Qwen2Videos, Qwen3Videos, read_videos
 from quire.frontend.media.families.view import Item, View, each_alone
 from quire.frontend.media.kind import MediaKind
 from quire.proto.messages.media import Grid

@@ -16,10 +16,10 @@ from typing import Any
 
 from quire.frontend.media.families import gemma3, internvl, llava_onevision, pixtral, qwen
 from quire.frontend.media.families.bounds import BOUNDS
-from quire.frontend.media.families.intern_video import InternVideos
-from quire.frontend.media.families.onevision_video import OneVisionVideos
 from quire.frontend.media.families.processor_files import ProcessorFiles
-from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
+from quire.frontend.media.families.videos.intern import InternVideos
+from quire.frontend.media.families.videos.onevision import OneVisionVideos
+from quire.frontend.media.families.videos.qwen import Qwen2Videos, Qwen3Videos
 from quire.frontend.media.kind import MediaKind
 
 MediaFamily = (

@@ -11,7 +11,7 @@ from image_files import picture, saved
 from PIL import Image
 
 from quire.frontend.media.families.qwen import QwenImages
-from quire.frontend.media.families.qwen_video import Qwen3Videos
+from quire.frontend.media.families.videos.qwen import Qwen3Videos
 from quire.frontend.media.loader import LoadedMedia, MediaLoader
 from quire.frontend.media.store import stored_cost
 from quire.frontend.metrics.metrics import Metrics

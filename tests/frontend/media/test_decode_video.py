@@ -30,7 +30,7 @@ from quire.frontend.media.decode.decode_job import (
     job_head,
 )
 from quire.frontend.media.families.qwen import QwenImages
-from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
+from quire.frontend.media.families.videos.qwen import Qwen2Videos, Qwen3Videos
 
 BOUNDS = {"min_pixels": 4 * 32 * 32, "max_pixels": 512 * 32 * 32}
 QWEN3 = Qwen3Videos(placeholder_id=8, patch=16, merge=2, **BOUNDS)

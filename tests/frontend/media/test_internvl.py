@@ -21,9 +21,9 @@ from video_oracle import INTERN
 
 from quire.frontend.media.decode.decode_child import image_items
 from quire.frontend.media.expand import expand, spell
-from quire.frontend.media.families.intern_video import InternVideos
 from quire.frontend.media.families.internvl import InternImages
 from quire.frontend.media.families.table import read_family
+from quire.frontend.media.families.videos.intern import InternVideos
 from quire.frontend.media.store import StoredMedia, StoredPart
 from quire.proto.messages.params import ParameterError
 

@@ -34,8 +34,8 @@ from transformers.video_utils import VideoMetadata
 from quire.frontend.media.decode.decode_child import image_items
 from quire.frontend.media.expand import expand, spell
 from quire.frontend.media.families.llava_onevision import OneVisionImages
-from quire.frontend.media.families.onevision_video import OneVisionVideos
 from quire.frontend.media.families.table import read_family
+from quire.frontend.media.families.videos.onevision import OneVisionVideos
 from quire.frontend.media.refused import MediaRefused
 from quire.frontend.media.store import StoredMedia, StoredPart
 

@@ -19,7 +19,7 @@ from video_oracle import Oracle
 
 from quire.frontend.media.expand import expand, spell
 from quire.frontend.media.families.qwen import QwenImages
-from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
+from quire.frontend.media.families.videos.qwen import Qwen2Videos, Qwen3Videos
 from quire.frontend.media.store import StoredMedia, StoredPart
 from quire.proto.messages.media import NO_VIDEO
 

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 from video_oracle import Oracle
 
-from quire.frontend.media.families.intern_video import InternVideos
-from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
 from quire.frontend.media.families.table import of_request, read_family
+from quire.frontend.media.families.videos.intern import InternVideos
+from quire.frontend.media.families.videos.qwen import Qwen2Videos, Qwen3Videos
 from quire.frontend.media.refused import MediaRefused
 from quire.proto.messages.media import NO_VIDEO
 from quire.scheduler.core.media.admission import MAX_ELAPSED

@@ -13,7 +13,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoMetadata
 
-from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
+from quire.frontend.media.families.videos.qwen import Qwen2Videos, Qwen3Videos
 
 PACKAGES = ("torchvision", "torchvision.transforms", "torchvision.transforms.v2")
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from quire.frontend.media.families.frame_rate import check_fps
+from quire.frontend.media.families.videos.frame_rate import check_fps
 from quire.proto.messages.media import NO_VIDEO, Grid
 
 NUM_FRAMES = 32

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from quire.frontend.media.families.bounds import changed_bounds, stated_bounds
-from quire.frontend.media.families.frame_rate import MAX_RATE, check_duration, check_fps
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed, processor_name
 from quire.frontend.media.families.qwen_size import check_aspect, rounded_size
+from quire.frontend.media.families.videos.frame_rate import MAX_RATE, check_duration, check_fps
 from quire.proto.messages.media import NO_VIDEO, Grid
 
 UNKNOWN_FPS = 24.0

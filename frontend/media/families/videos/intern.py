@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
-from quire.frontend.media.families.tile_video import TileVideos
+from quire.frontend.media.families.videos.tiles import TileVideos
 
 TILE = "<IMG_CONTEXT>"
 """Text of the token that stands for each row of a tile."""
