@@ -182,7 +182,8 @@ def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Pat
             **({"modules": needs.modules} if needs.modules else {}),
             "task": needs.task,
             "parameters": f"{format_count(needs.num_parameters)} ({needs.num_parameters})",
-            "experts": needs.experts,
+            **({"layers": needs.layers} if needs.layers else {}),
+            **({"experts": needs.experts} if needs.experts else {}),
             "dtype": needs.precision,
             "quantization": quantization_in_words(needs),
             "steps": needs.steps,
@@ -194,8 +195,6 @@ def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Pat
         lines["KV groups"] = groups
     if needs is not None and needs.quantization == "none":
         del lines["quantization"]
-    if needs is not None and not needs.experts:
-        del lines["experts"]
     if needs is not None and needs.kv_tokens is not None and place.memory is not None:
         shown, length = format_bytes(max(0, needs.kv_bytes or 0)), needs.max_model_len
         if not config.max_model_len and 0 < needs.kv_tokens < length:

@@ -78,7 +78,8 @@ class Split:
 def _of_kind(block_size: int, window: int | None, counts: list[int]) -> str:
     sees = "the whole context" if window is None else f"a window of {window}"
     groups = "1 group" if len(counts) == 1 else f"{len(counts)} groups"
-    return f"{sum(counts)} layers with {sees} in {groups} of blocks of {block_size} tokens"
+    layers = "1 layer" if sum(counts) == 1 else f"{sum(counts)} layers"
+    return f"{layers} with {sees} in {groups} of blocks of {block_size} tokens"
 
 
 def split(layers: Sequence[LayerKV], token_bytes: Sequence[int], block_size: int, context: int) -> Split:

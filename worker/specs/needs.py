@@ -11,6 +11,7 @@ from quire.worker.quant.plan import Plan
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_pages import no_page, num_pages, page_bytes
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.in_words import layers_in_words
 from quire.worker.specs.kinds.normalization import largest_image
 from quire.worker.specs.kv_split import CONTEXT, Split, split
 from quire.worker.specs.library.spec import LibrarySpec
@@ -103,6 +104,11 @@ class Fit:
     def precision(self) -> str:
         """The type, and what multiplies it."""
         return f"{self.dtype} by {self.products}" if self.products else self.dtype
+
+    @property
+    def layers(self) -> str:
+        """The kinds of its layers; empty for what is no decoder of our own."""
+        return layers_in_words(self.spec.layers) if isinstance(self.spec, ModelSpec) else ""
 
     @property
     def experts(self) -> str:
