@@ -89,6 +89,13 @@ class Classifications:
     labels: Sequence[str]
     probs: Sequence[Sequence[float]]
     prompt_tokens: int
+    token_probs: Sequence[Sequence[float]] = ()
+    """In place of `probs` where the model labels tokens: of each input [tokens * labels], as `of_tokens` parts them."""
+
+    def of_tokens(self, index: int) -> Sequence[Sequence[float]]:
+        """The numbers of the tokens of an input, special ones included: [tokens][labels]."""
+        numbers, width = self.token_probs[index], len(self.labels)
+        return [numbers[start : start + width] for start in range(0, len(numbers), width)]
 
     @property
     def best(self) -> Sequence[str]:

@@ -756,18 +756,20 @@ class LabelNumbers(_message.Message):
     def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ClassifyResponse(_message.Message):
-    __slots__ = ("request_id", "model", "labels", "probs", "prompt_tokens")
+    __slots__ = ("request_id", "model", "labels", "probs", "prompt_tokens", "token_probs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     PROBS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_PROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     probs: _containers.RepeatedCompositeFieldContainer[LabelNumbers]
     prompt_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., probs: _Optional[_Iterable[_Union[LabelNumbers, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    token_probs: _containers.RepeatedCompositeFieldContainer[LabelNumbers]
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., probs: _Optional[_Iterable[_Union[LabelNumbers, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ..., token_probs: _Optional[_Iterable[_Union[LabelNumbers, _Mapping]]] = ...) -> None: ...
 
 class ExplainRequestRequest(_message.Message):
     __slots__ = ("request_id",)

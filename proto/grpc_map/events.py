@@ -208,10 +208,14 @@ def classifications_message(value: api.Classifications) -> pb.ClassifyResponse:
         labels=value.labels,
         probs=[pb.LabelNumbers(values=numbers) for numbers in value.probs],
         prompt_tokens=value.prompt_tokens,
+        token_probs=[pb.LabelNumbers(values=numbers) for numbers in value.token_probs],
     )
 
 
 def classifications(message: pb.ClassifyResponse) -> api.Classifications:
     """For clients; the inverse of `classifications_message`."""
     probs = [tuple(numbers.values) for numbers in message.probs]
-    return api.Classifications(message.request_id, message.model, tuple(message.labels), probs, message.prompt_tokens)
+    of_tokens = tuple(tuple(numbers.values) for numbers in message.token_probs)
+    return api.Classifications(
+        message.request_id, message.model, tuple(message.labels), probs, message.prompt_tokens, of_tokens
+    )

@@ -15,3 +15,5 @@ class HeadFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """Function that makes the answer of the raw numbers, unless a request says otherwise."""
     is_of_tokens: bool = False
     """They are logits of tokens: a prompt is what the model was to answer, with all marks that it knows."""
+    by_token: bool = False
+    """A prompt has these numbers for each of its tokens, one token's behind the other's."""

@@ -167,7 +167,8 @@ class StepResult(WireMessage, frozen=True):
     Rows of plans behind this one that are bound to them mean nothing, either; no rank need know.
     """
     embeddings: tuple[bytes, ...] = ()
-    """Vectors of a model that makes them: float32 [vector_size] per sampling row; token ids are 0 and mean nothing."""
+    """Vectors of a model that makes them: float32 [vector_size] per sampling row, or, where each token has one,
+    [num_tokens, vector_size] per row; token ids are 0 and mean nothing."""
     device_seconds: float = 0.0
     """Time in which its device worked on this step and on none before."""
     host_seconds: float = 0.0

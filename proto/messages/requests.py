@@ -13,7 +13,7 @@ from quire.proto.messages.media import Media, MediaFacts
 from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
@@ -144,12 +144,17 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
 
     @property
     def makes_vectors(self) -> bool:
-        """True where a prompt is answered with one vector."""
+        """True where a prompt is answered with a vector, or with one for each token."""
         return self.task != "generate"
 
     @property
+    def by_token(self) -> bool:
+        """True where each token of a prompt has a vector."""
+        return self.head is not None and self.head.by_token
+
+    @property
     def vector_size(self) -> int:
-        """Numbers of a prompt's vector; 0 for `generate`."""
+        """Numbers of a vector, of which a prompt has one, or one for each token; 0 for `generate`."""
         return self.embedding_size if self.head is None else len(self.head.labels)
 
     @property
@@ -251,7 +256,8 @@ class EmbeddingVector(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
     number: int
     vector: bytes
-    """float32 [vector_size]: pooled and not normalised, or the head's raw numbers."""
+    """float32 [vector_size]: pooled and not normalised, or the head's raw numbers; [prompt tokens, vector_size] where
+    each token has some."""
 
 
 class Outputs(WireMessage, frozen=True):

@@ -44,7 +44,7 @@ class Accepted:
     """Outputs of which a chunk of the prompt was computed, with its number of tokens."""
     logprobs: list[tuple[Sequence, OutputLogprobs]] = field(default_factory=list)
     vectors: list[tuple[Sequence, bytes]] = field(default_factory=list)
-    """Embedded prompts with their vectors in float32; each of them ended."""
+    """Prompts with their vectors in float32; each of them ended."""
 
 
 def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepted:
@@ -69,7 +69,7 @@ def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepte
             alive[row] = False
     live = alive[rows]
     if group_epoch.facts.makes_vectors:
-        _take_vectors(group_epoch, slots, live, result.embeddings, accepted)
+        _take_vectors(group_epoch, plan, alive, result.embeddings, accepted)
     elif counts is None:
         _append(group_epoch, slots[live], tokens[live], accepted)
     else:
@@ -163,18 +163,30 @@ def _columns(plan: PlannedStep, result: StepResult, num_samples: int) -> tuple[I
 
 def _check_vectors(plan: PlannedStep, result: StepResult, num_samples: int, facts: ModelFacts) -> None:
     expected = [4 * facts.vector_size] * num_samples if facts.makes_vectors else []
+    if facts.by_token:
+        expected = (4 * facts.vector_size * plan.num_tokens).tolist()
     if [len(vector) for vector in result.embeddings] != expected:
-        sizes = f"{len(result.embeddings)} vectors, not {len(expected)} of {facts.vector_size} numbers"
+        each = " for each token" if facts.by_token else ""
+        sizes = f"{len(result.embeddings)} vectors, not {len(expected)} of {facts.vector_size} numbers{each}"
         raise ResultError(f"step {plan.step}: {sizes}")
 
 
-def _take_vectors(group_epoch: Epoch, slots: Int64, live: Mask, vectors: tuple[bytes, ...], accepted: Accepted) -> None:
-    """Each live prompt that ended in this step has its vector, and is done."""
-    for row in np.flatnonzero(live).tolist():
-        slot = int(slots[row])
-        group_epoch.running.awaits_first[slot] = False
-        sequence = group_epoch.running.at(slot)
-        accepted.vectors.append((sequence, vectors[row]))
+def _take_vectors(
+    group_epoch: Epoch, plan: PlannedStep, alive: Mask, vectors: tuple[bytes, ...], accepted: Accepted
+) -> None:
+    """Each live prompt that ended in this step has its vector, or those of all its tokens, and is done."""
+    running = group_epoch.running
+    rows = range(len(plan.slots)) if group_epoch.facts.by_token else np.flatnonzero(plan.samples).tolist()
+    for row, vector in zip(rows, vectors, strict=True):
+        if not alive[row]:
+            continue
+        slot = int(plan.slots[row])
+        sequence = running.at(slot)
+        sequence.parts.append(vector)
+        if not plan.samples[row]:
+            continue
+        running.awaits_first[slot] = False
+        accepted.vectors.append((sequence, b"".join(sequence.parts)))
         accepted.first.append(sequence)
         accepted.ended.append((sequence, "stop", -1))
 

@@ -153,6 +153,7 @@ class Sequence:
         "num_restarts",
         "num_shared",
         "output_index",
+        "parts",
         "request",
         "roots",
         "slot",
@@ -189,6 +190,8 @@ class Sequence:
         """The prompt that it waits for, while it waits to share it."""
         self.stalled_at = -1
         """Token at which its log says that it waits for encoder memory."""
+        self.parts: list[bytes] = []
+        """Its vectors so far, of which each token has one; what runs anew begins without."""
         self.first_ran_at = -1.0
         self.first_token_at = -1.0
         self.cached_tokens = 0
@@ -246,8 +249,9 @@ class Sequence:
         self.log.add(LogEntry(now - self.request.arrived_at, "chunk", num_tokens, "", 1, seconds))
 
     def clear_memory(self) -> None:
-        """Drop its tables: their blocks are given back, or their worker group is gone."""
+        """Drop its tables and what was made with them: blocks are given back, or their worker group is gone."""
         self.tables = []
+        self.parts = []
         self.num_behind = []
         self.entries = []
         self.roots = []

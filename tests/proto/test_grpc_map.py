@@ -125,6 +125,10 @@ def test_vectors_and_scores_survive_the_way_through_protobuf():
     sent = grpc_map.classifications_message(found).SerializeToString()
     assert grpc_map.classifications(pb.ClassifyResponse.FromString(sent)) == found
     assert found.best == ["yes", "no"]
+    found = api.Classifications("id", "m", ("no", "yes"), [], 3, ((0.25, 0.75, 1.0, 0.0), (0.5, 0.5)))
+    sent = grpc_map.classifications_message(found).SerializeToString()
+    assert grpc_map.classifications(pb.ClassifyResponse.FromString(sent)) == found
+    assert (found.of_tokens(0), found.of_tokens(1)) == ([(0.25, 0.75), (1.0, 0.0)], [(0.5, 0.5)])
 
 
 def test_an_explanation_survives_the_way_through_protobuf(examples):

@@ -154,6 +154,7 @@ class Engine:
         drawn = plan.drawn if tokens is None else tokens
         if vectors is None:
             vectors = tuple(self.vector(self.slots[row[0]][0]) for row in plan.rows if row[2] and self.embeds)
+            vectors = tuple(plan.parts) if self.facts.by_token else vectors
         self.now += 0.01
         result = StepResult(
             plan.epoch,
@@ -204,6 +205,11 @@ class Engine:
         tokens = unpack(admit.tokens)
         return np.resize(np.array([tokens[0], len(tokens), 0], np.float32), self.facts.vector_size).tobytes()
 
+    def part(self, admit, start, end):
+        """The vectors that it makes of some of a prompt's tokens: each one's id."""
+        ids = unpack(admit.tokens)[start:end].astype(np.float32)
+        return np.repeat(ids, self.facts.vector_size).tobytes()
+
     def _apply(self, plan):
         """Apply the plan as a worker does; refuse what a worker would."""
         for slot in plan.releases:
@@ -219,7 +225,7 @@ class Engine:
                 table = self.slots[slot][3][group]
                 assert index <= len(table)
                 table[index:] = [block]
-        plan.drawn = []
+        plan.drawn, plan.parts = [], []
         for slot, num_tokens, samples in plan.rows:
             state = self.slots[slot]
             admit, known, computed, tables = state
@@ -229,6 +235,7 @@ class Engine:
                 assert end <= len(table) * size, "a row without a block"
             assert samples == (end == known)
             state[2] = end
+            plan.parts.append(self.part(admit, computed, end))
             if samples:
                 plan.drawn.append(self._draw(admit, known - admit.num_prompt))
                 state[1] += 1

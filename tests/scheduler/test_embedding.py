@@ -172,3 +172,47 @@ def test_vectors_that_do_not_fit_the_plan_replace_the_group(vectors, encoder):
     encoder.plan()
     with pytest.raises(ResultError, match=f"{len(vectors)} vectors, not 1 of 3 numbers"):
         encoder.answer(vectors=vectors)
+
+
+BY_TOKEN = msgspec.structs.replace(
+    DECODER, task="classify", embedding_size=0, head=HeadFacts(("no", "yes"), "softmax", by_token=True),
+    shares_prefixes=False,
+)  # fmt: skip
+
+
+def doubled(ids):
+    return [number for one in ids for number in (one, one)]
+
+
+@pytest.mark.parametrize("loss", ["none", "worker"])
+def test_where_each_token_has_a_vector_all_come_once_and_in_order(loss, engine):
+    tokens = {1: list(range(10, 100)), 2: list(range(200, 290)), 3: [7]}
+    e = engine(facts=BY_TOKEN)
+    for number, ids in tokens.items():
+        e.submit(number, ids, task="classify")
+    if loss == "worker":
+        e.step()  # the first chunk of a prompt is computed, and the second one's result never comes
+        e.start()
+    e.settle()
+    assert e.vectors == {number: doubled(ids) for number, ids in tokens.items()}
+    assert max(row[1] for plan in e.sent for row in plan.rows) < 90
+    assert {finish.reason for finish in e.finishes.values()} == {"stop"}
+    assert (e.core.counters.num_restarts > 0) == (loss == "worker")
+
+
+def test_a_bad_chunk_ends_its_prompt(engine):
+    e = engine(facts=BY_TOKEN)
+    e.submit(1, 90, task="classify")
+    e.plan()
+    e.answer(bad_rows=(0,))
+    assert e.finishes[1, 0].error == "NUMERICAL"
+    e.settle()
+    assert e.vectors == {}
+
+
+def test_vectors_of_other_counts_of_tokens_replace_the_group(engine):
+    e = engine(facts=BY_TOKEN)
+    e.submit(1, 8, task="classify")
+    e.plan()
+    with pytest.raises(ResultError, match="1 vectors, not 1 of 2 numbers for each token"):
+        e.answer(vectors=(b"\0" * 8,))
