@@ -66,8 +66,8 @@ KINDS = {
 
 
 def write(folder, architecture, **fields):
-    """A checkpoint of an architecture of `KINDS` in `folder`; `fields` of its config.json."""
-    kind, tokenizer_of, own = KINDS[architecture]
+    """A checkpoint of an architecture of `KINDS`, or its kin that labels tokens, in `folder`; `fields`: its config."""
+    kind, tokenizer_of, own = KINDS[architecture.replace("ForTokenClassification", "ForSequenceClassification")]
     with torch.random.fork_rng():
         torch.manual_seed(11)
         model = getattr(transformers, architecture)(kind(**SHAPE, **own, **fields))

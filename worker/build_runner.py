@@ -12,6 +12,7 @@ from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.head import Head
 from quire.worker.sampling.pooler import Classifying, Pooler
 from quire.worker.sampling.sampler import Sampler
+from quire.worker.sampling.token_labels import TokenLabels
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.spec import Spec
 from quire.worker.step.graphs import CapturedSteps, Graphs, decode_buckets, mixed_buckets
@@ -50,9 +51,11 @@ def build_runner(
     # an encoder's attention reads the host's lengths, which a graph could not, and a library's modules what they like
     is_eager = spec.whole_prompts or isinstance(spec, LibrarySpec)
     graphs = Graphs(device) if is_eager else captured_steps(config, device)
-    output: Pooler | Sampler
-    if spec.pooling is not None:
-        head = cast(Classifying, model).classifier
+    output: Pooler | Sampler | TokenLabels
+    head = None if spec.pooling is None else cast(Classifying, model).classifier
+    if head is not None and spec.head is not None and spec.head.by_token:
+        output = TokenLabels(head)
+    elif spec.pooling is not None:
         output = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch, head)
     else:
         matchers = GrammarMatchers(

@@ -190,7 +190,7 @@ def _stated(spec: Spec, layout: KVLayout) -> dict[str, Any]:
         "embedding_size": 0 if spec.pooling is None or spec.head is not None else spec.hidden_size,
         "head": None if spec.head is None else spec.head.facts,
         "whole_prompts": spec.whole_prompts,
-        "shares_prefixes": not spec.whole_prompts and spec.pooling != "mean",
+        "shares_prefixes": not (spec.whole_prompts or spec.pooling == "mean" or (spec.head and spec.head.by_token)),
     }
 
 

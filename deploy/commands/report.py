@@ -44,7 +44,8 @@ def task_summary(facts: ModelFacts) -> str:
     longest = f"texts of up to {facts.max_model_len} tokens"
     if facts.head is None:
         return f"embeds: vectors of {facts.embedding_size} numbers, {longest}"
-    does = {"classify": "classifies", "score": "scores pairs", "reward": "gives rewards"}[facts.task]
+    does = {"classify": "classifies", "score": "scores pairs", "reward": "rewards"}[facts.task]
+    does += " each token" if facts.by_token else ""
     labels = ", ".join(facts.head.labels[:MOST_LABELS]) + (", ..." if len(facts.head.labels) > MOST_LABELS else "")
     count = len(facts.head.labels)
     return f"{does}: {count} label{'s' if count > 1 else ''} ({labels}), {longest}"
@@ -69,8 +70,11 @@ def url_of(frontend: FrontendConfig) -> str:
     return f"{'https' if frontend.tls_cert_file else 'http'}://{target_of(frontend.host, frontend.http_port)}"
 
 
-def ready_to_paste(frontend: FrontendConfig, task: str = "generate") -> str:
-    """Examples that ask for the first tokens, vector or numbers. The reader fills in the names of PEM files."""
+def ready_to_paste(frontend: FrontendConfig, task: str = "generate", by_token: bool = False) -> str:
+    """Examples that ask for the first tokens, vector or numbers. The reader fills in the names of PEM files.
+
+    `by_token`: each token has numbers.
+    """
     flags, python, curl = _credentials(frontend)
     target = target_of(frontend.host, frontend.grpc_port)
     text = (
@@ -91,7 +95,7 @@ or from Python:
 """
     )
     if frontend.http_port >= 0:
-        path, asked = ASKED[task]
+        path, asked = ("pooling", {"input": PROMPT}) if by_token else ASKED[task]
         body = {"model": frontend.served_model_names[0], **asked}
         text += f"""
 Over HTTP, as OpenAI's clients do:

@@ -182,7 +182,7 @@ def run(namespace: argparse.Namespace) -> int:
         log("warning: --api-key is visible to every user of this machine; use --api-key-file or $QUIRE_API_KEY")
 
     def on_ready(frontend: FrontendConfig, facts: ModelFacts) -> None:
-        out(ready_to_paste(frontend, facts.task))
+        out(ready_to_paste(frontend, facts.task, facts.by_token))
 
     return run_engine(given_model, options, namespace.api_key, log, on_ready)
 

@@ -144,11 +144,14 @@ class RequestPipeline:
             model = await self._models.find(request.model)
             return await score(self._gatherer, self._prompt_tokenizer, model, request, call, query, documents)
 
-    async def classify(self, request: ClassifyRequest, call: Call, names: Sequence[str] = ()) -> Classifications:
-        """Numbers of the inputs' labels. `names`: the inputs' fields. Raises `ParameterError` or `RequestError`."""
+    async def classify(
+        self, request: ClassifyRequest, call: Call, names: Sequence[str] = (), *, of_tokens: bool = True
+    ) -> Classifications:
+        """Numbers of the inputs' labels, or of their tokens'. `names`: the inputs' fields. `of_tokens`: where not, a
+        model that labels tokens is refused. Raises `ParameterError` or `RequestError`."""
         with self._preparing():
             model = await self._models.find(request.model)
-            return await classify(self._gatherer, model, request, call, names)
+            return await classify(self._gatherer, model, request, call, names, of_tokens=of_tokens)
 
     @contextmanager
     def _preparing(self) -> Iterator[None]:

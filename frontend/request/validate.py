@@ -40,6 +40,7 @@ DOES: Final[Mapping[Task, str]] = {
     "reward": "gives rewards here; ask it through /classify or /pooling",
 }
 """The work of a model of each task, and its routes."""
+DOES_BY_TOKEN: Final = "labels each token here; ask it through /pooling"
 
 
 class CheckedFields(NamedTuple):
@@ -105,7 +106,8 @@ def check_task(tasks: Sequence[Task], facts: ModelFacts) -> None:
     if facts.task in tasks:
         return
     remedy = f"or serve a model for this, with --task {tasks[0]} where its files do not say so"
-    raise RequestError("UNSUPPORTED", f"{facts.architecture} {DOES[facts.task]}, {remedy}", field="model")
+    does = DOES_BY_TOKEN if facts.by_token else DOES[facts.task]
+    raise RequestError("UNSUPPORTED", f"{facts.architecture} {does}, {remedy}", field="model")
 
 
 def check_adapter(name: str | None, facts: ModelFacts) -> str:

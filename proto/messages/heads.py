@@ -1,4 +1,5 @@
-"""The head of a model that answers a prompt with numbers of labels: a classifier, a reranker, a reward model."""
+"""Answers that are vectors: those of embedding models, and the numbers of labels that a head makes, of a classifier, a
+reranker, a reward model."""
 
 from typing import Literal
 
@@ -17,3 +18,12 @@ class HeadFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """They are logits of tokens: a prompt is what the model was to answer, with all marks that it knows."""
     by_token: bool = False
     """A prompt has these numbers for each of its tokens, one token's behind the other's."""
+
+
+class EmbeddingVector(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The vector of one request of a model that makes them; its `Finish` ("stop", no tokens) is in the same message."""
+
+    number: int
+    vector: bytes
+    """float32 [vector_size]: pooled and not normalised, or the head's raw numbers; [prompt tokens, vector_size] where
+    each token has some."""

@@ -7,7 +7,7 @@ One output of a request (n > 1) is (request number, output index).
 
 import msgspec
 
-from quire.proto.messages.heads import HeadFacts
+from quire.proto.messages.heads import EmbeddingVector, HeadFacts
 from quire.proto.messages.introspection import Answer, Question
 from quire.proto.messages.media import Media, MediaFacts
 from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
@@ -249,15 +249,6 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     field: str = ""
     message: str = ""
     retry_after_seconds: float = 0.0
-
-
-class EmbeddingVector(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The vector of one request of a model that makes them; its `Finish` ("stop", no tokens) is in the same message."""
-
-    number: int
-    vector: bytes
-    """float32 [vector_size]: pooled and not normalised, or the head's raw numbers; [prompt tokens, vector_size] where
-    each token has some."""
 
 
 class Outputs(WireMessage, frozen=True):

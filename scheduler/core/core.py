@@ -5,9 +5,10 @@ Equal events at equal times give byte-equal instructions.
 
 from typing import assert_never
 
+from quire.proto.messages.heads import EmbeddingVector
 from quire.proto.messages.message import EngineState
 from quire.proto.messages.plans import StepAck, StepResult
-from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, EmbeddingVector, ModelFacts, Submit
+from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, ModelFacts, Submit
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core import admission
 from quire.scheduler.core.accept import accept

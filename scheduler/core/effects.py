@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from quire.proto.messages.requests import EmbeddingVector, Finish, OutputLogprobs, Outputs
+from quire.proto.messages.heads import EmbeddingVector
+from quire.proto.messages.requests import Finish, OutputLogprobs, Outputs
 from quire.scheduler.core.accept import Accepted
 from quire.scheduler.state.events import Instruction, SendOutputs
 from quire.scheduler.state.running import Int64, Running

@@ -107,7 +107,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         ints([77]),
         (FINISH,),
         (requests.OutputLogprobs(3, 1, False, 0, (ENTRY,)),),
-        (requests.EmbeddingVector(3, b"\0\0\x80?"),),
+        (heads.EmbeddingVector(3, b"\0\0\x80?"),),
     ),
     requests.AbortedLabels(5, (1, 0)),
     introspection.LoadReply(6, LOAD),

@@ -24,7 +24,9 @@ class StepOutput(NamedTuple):
     counts: torch.Tensor | None = None
     """int64 [S]: leading `token_ids` that count, in a step with drafts"""
     vectors: torch.Tensor | None = None
-    """float32 [S, hidden], not normalised, or [S, labels]"""
+    """float32 [S, hidden], not normalised, or [S, labels]; [T, labels] where each token has some"""
+    num_vectors: tuple[int, ...] | None = None
+    """[R]: those of each row, where each token has some; `finite` then is bool [R]"""
     scored: tuple[Scored, ...] = ()
 
 

@@ -101,6 +101,15 @@ _STATED: Final[dict[str, Architecture]] = {
     "XLMRobertaForSequenceClassification": Architecture(
         bert.read_roberta, bert.ROBERTA_CLASSIFIER_NAMES, classifier=bert.ROBERTA_CLASSIFIER
     ),
+    "BertForTokenClassification": Architecture(
+        bert.read_bert, bert.TOKEN_CLASSIFIER_NAMES, classifier=bert.TOKEN_CLASSIFIER
+    ),
+    "RobertaForTokenClassification": Architecture(
+        bert.read_roberta, bert.TOKEN_CLASSIFIER_NAMES, classifier=bert.TOKEN_CLASSIFIER
+    ),
+    "XLMRobertaForTokenClassification": Architecture(
+        bert.read_roberta, bert.TOKEN_CLASSIFIER_NAMES, classifier=bert.TOKEN_CLASSIFIER
+    ),
 }
 LABELLED: Final = {
     **{
@@ -115,5 +124,11 @@ _HEADED: Final = {
     f"{name}ForSequenceClassification": replace(_STATED[f"{row}ForCausalLM"], classifier=llama.CLASSIFIER)
     for name, row in LABELLED.items()
 }
+TOKEN_LABELLED: Final = tuple(name for name in LABELLED if name not in ("Olmo2", "Olmo3", "Gemma3Text"))
+"""Those of them that transformers has with a head that labels each token."""
+_TOKEN_HEADED: Final = {
+    f"{name}ForTokenClassification": replace(_STATED[f"{LABELLED[name]}ForCausalLM"], classifier=llama.TOKEN_CLASSIFIER)
+    for name in TOKEN_LABELLED
+}
 _BARE: Final = {f"{name}Model": _STATED[f"{row}ForCausalLM"] for name, row in LABELLED.items()}
-ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(_STATED | _BARE | _HEADED)
+ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(_STATED | _BARE | _HEADED | _TOKEN_HEADED)

@@ -12,6 +12,8 @@ from quire.worker.weights.parts import ModelError
 HeadTask = Literal["classify", "score", "reward"]
 HEAD_TASKS: Final[tuple[str, ...]] = get_args(HeadTask)
 MOST_LABELS: Final = 16_384
+MOST_LABELS_OF_TOKENS: Final = 1024
+"""Each token of a step has as many numbers."""
 LONGEST_LABEL: Final = 256
 _BY_PROBLEM: Final[dict[str, Activation]] = {
     "regression": "none",
@@ -35,11 +37,13 @@ class HeadShape:
     bias: bool
     tensors: str
     """Pattern of its tensors in a checkpoint, for who does without it."""
+    by_token: bool = False
+    """Each token gets labels; else a prompt does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSpec:
-    """A head that makes a number for each label of one token's hidden state."""
+    """A head that makes a number for each label of one token's hidden state, or of every token's."""
 
     task: HeadTask
     labels: tuple[str, ...]
@@ -50,6 +54,8 @@ class HeadSpec:
     """Tokens whose rows of the output head are its projection; empty: it has one of its own."""
     differs: bool = False
     """Its one number is what the logit of the second token has over that of the first."""
+    by_token: bool = False
+    """Every token of a prompt has its numbers; else one token's are the prompt's."""
 
     @property
     def num_rows(self) -> int:
@@ -58,7 +64,7 @@ class HeadSpec:
 
     @property
     def facts(self) -> HeadFacts:
-        return HeadFacts(self.labels, self.activation, bool(self.tokens))
+        return HeadFacts(self.labels, self.activation, bool(self.tokens), self.by_token)
 
     def num_elements(self, hidden: int) -> int:
         """Parameters of the head."""
@@ -67,7 +73,7 @@ class HeadSpec:
 
 
 def read_head(config: Config, architecture: str, shape: HeadShape | None, asked: AskedTask) -> HeadSpec:
-    """The head of the architecture for a task; auto: to score where there is one label, else to classify.
+    """The head of the architecture for a task; auto: to score where a prompt has one label, else to classify.
 
     Raises ModelError for a task that its head does not serve.
     """
@@ -75,10 +81,24 @@ def read_head(config: Config, architecture: str, shape: HeadShape | None, asked:
         remedy = "use embed, whose vectors score and rank, too" if asked == "score" else "use embed, generate or auto"
         raise ModelError("task", f"{architecture} has no head for {asked}; {remedy}")
     labels = read_labels(config)
-    task = _task(labels, asked, architecture)
+    task = _of_tokens(labels, asked, architecture) if shape.by_token else _task(labels, asked, architecture)
     return HeadSpec(
-        task=task, labels=labels, activation=_activation(config, task, labels), dense=shape.dense, bias=shape.bias
+        task=task,
+        labels=labels,
+        activation=_activation(config, task, labels),
+        dense=shape.dense,
+        bias=shape.bias and (not shape.by_token or flag(config, "token_classification_bias", True)),
+        by_token=shape.by_token,
     )
+
+
+def _of_tokens(labels: tuple[str, ...], asked: AskedTask, who: str) -> HeadTask:
+    """The task of a head that labels tokens. Raises ModelError for a score, and for more labels than all can have."""
+    if asked == "score":
+        raise ModelError("task", f"a score is one number, and {who} gives each token some; use classify, or reward")
+    if len(labels) > MOST_LABELS_OF_TOKENS:
+        raise ModelError("id2label", f"must name up to {MOST_LABELS_OF_TOKENS} labels of tokens, got {len(labels)}")
+    return "reward" if asked == "reward" else "classify"
 
 
 def _task(labels: tuple[str, ...], asked: AskedTask, who: str) -> HeadTask:

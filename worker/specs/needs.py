@@ -142,7 +142,8 @@ class Fit:
         if self.spec.pooling is None:
             return "generate"
         if (head := self.spec.head) is not None:
-            return f"{head.task}, {len(head.labels)} label{'s' if len(head.labels) > 1 else ''}"
+            labels = f"{len(head.labels)} label{'s' if len(head.labels) > 1 else ''}"
+            return f"{head.task}, {labels}{' for each token' if head.by_token else ''}"
         return f"embed, {self.spec.pooling} pooling"
 
 

@@ -151,12 +151,16 @@ class Runner:
         self._collected = step.mark
         begun = time.perf_counter()
         output = step.output
-        finite = output.finite.numpy()
-        bad_rows = set() if finite.all() else set(step.rows.sampling[~finite].tolist())
+        finite, judged = output.finite.numpy(), step.rows.sampling
+        if output.num_vectors is not None:
+            judged = np.arange(len(step.rows.slots))
+        bad_rows = set() if finite.all() else set(judged[~finite].tolist())
         logprobs: list[RowLogprobs] = []
         for scored in output.scored:
             logprobs += assemble(scored, bad_rows)
-        token_ids: Int32 = np.zeros(len(finite), np.int32) if output.token_ids is None else output.token_ids.numpy()
+        token_ids: Int32 = np.zeros(len(step.rows.sampling), np.int32)
+        if output.token_ids is not None:
+            token_ids = output.token_ids.numpy()
         lost: tuple[int, ...] = ()
         encode_seconds = 0.0
         if step.encoded is not None:
@@ -176,7 +180,7 @@ class Runner:
             stuck_rows=step.stuck,
             lost_encodes=lost,
             logprobs=tuple(logprobs),
-            embeddings=() if output.vectors is None else tuple(vector.tobytes() for vector in output.vectors.numpy()),
+            embeddings=_vectors(output),
             device_seconds=device_seconds,
             host_seconds=step.host_seconds + time.perf_counter() - begun,
             encode_seconds=encode_seconds,
@@ -220,7 +224,7 @@ class Runner:
         others = output.token_ids, output.counts, output.vectors
         token_ids, counts, vectors = (None if other is None else fetch((other,))[0] for other in others)
         scored = tuple(Scored(type(s.scores)(*fetch(s.scores)), s.spans) for s in output.scored)
-        return StepOutput(finite, token_ids, counts, vectors, scored)
+        return StepOutput(finite, token_ids, counts, vectors, output.num_vectors, scored)
 
     def _eager(self, rows: StepRows, media: StepMedia, token_types: torch.Tensor | None) -> torch.Tensor:
         bucket = Bucket(rows.num_tokens, len(rows.slots))
@@ -258,3 +262,13 @@ class Runner:
         if copies is not None:
             for keys, values in self._cache.pages:
                 copy_blocks(keys, values, copies[0], copies[1])
+
+
+def _vectors(output: StepOutput) -> tuple[bytes, ...]:
+    """The vectors of a fetched output: of each row that ends, or where each token has one those of each row."""
+    if output.vectors is None:
+        return ()
+    vectors = output.vectors.numpy()
+    if output.num_vectors is None:
+        return tuple(vector.tobytes() for vector in vectors)
+    return tuple(part.tobytes() for part in np.split(vectors, np.cumsum(output.num_vectors)[:-1]))

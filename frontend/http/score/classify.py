@@ -57,7 +57,7 @@ def routes(context: FrontendContext) -> list[Route]:
         body = await read(request, ClassifyBody)
         fields, names = await body.asked(context, request)
         asked = ClassifyRequest(use_activation=body.activates, **fields)
-        found = await context.pipeline.classify(asked, call_of(request), names)
+        found = await context.pipeline.classify(asked, call_of(request), names, of_tokens=False)
         # a million numbers take a while, in which the loop must beat
         is_large = len(found.probs) * len(found.labels) > MANY_NUMBERS
         return await json_answer(context.answers, is_large, lambda: _answer(found))

@@ -1,8 +1,9 @@
-"""POST /pooling in vLLM's shape: vectors, or numbers of labels, as the model that is asked makes them."""
+"""POST /pooling in vLLM's shape: vectors, or numbers of labels or of tokens' labels, as the model that is asked makes
+them."""
 
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -30,7 +31,7 @@ class PoolingBody(ClassifyBody, kw_only=True, forbid_unknown_fields=True):
 
 
 class Pooled(msgspec.Struct):
-    """`data` is a list of numbers, or base64 of their float32."""
+    """`data` is a list of numbers, of lists of them, one for each token, or base64 of their float32 in a row."""
 
     index: int
     data: msgspec.Raw | str
@@ -51,6 +52,7 @@ def routes(context: FrontendContext) -> list[Route]:
         body = await read(request, PoolingBody)
         fields, names = await body.asked(context, request)
         rows: Sequence[Sequence[float]]
+        width = 0
         if await context.pipeline.task(body.model) in ("embed", "generate"):  # one that generates is refused as there
             asked = EmbedRequest(dimensions=body.dimensions, normalize=body.normalize, **fields)
             vectors = await context.pipeline.embed(asked, call_of(request), names)
@@ -63,19 +65,29 @@ def routes(context: FrontendContext) -> list[Route]:
                 ClassifyRequest(use_activation=body.activates, **fields), call_of(request), names
             )
             rows, label, model, num_tokens = found.probs, found.request_id, found.model, found.prompt_tokens
+            if found.token_probs:
+                rows, width = found.token_probs, len(found.labels)
         # a million numbers take a while, in which the loop must beat
         is_large = sum(map(len, rows)) > MANY_NUMBERS
         return await json_answer(
             context.answers,
             is_large,
-            lambda: PooledList(label, _pooled(body, rows), model, Usage(num_tokens, num_tokens), int(time.time())),
+            lambda: PooledList(
+                label, _pooled(body, rows, width), model, Usage(num_tokens, num_tokens), int(time.time())
+            ),
         )
 
     return [Route("/pooling", pooling, methods=["POST"])]
 
 
-def _pooled(body: PoolingBody, rows: Sequence[Sequence[float]]) -> list[Pooled]:
-    if body.encoding_format == "float":
-        return [Pooled(index, json_list(row)) for index, row in enumerate(rows)]
-    packed = (base64.b64encode(vector_bytes(row, "float32", "little")).decode() for row in rows)
-    return [Pooled(index, one) for index, one in enumerate(packed)]
+def _pooled(body: PoolingBody, rows: Sequence[Sequence[float]], width: int) -> list[Pooled]:
+    """`width`: numbers of a token, of which each row then has those of several; 0: a row is one vector."""
+    if body.encoding_format == "base64":
+        packed = (base64.b64encode(vector_bytes(row, "float32", "little")).decode() for row in rows)
+        return [Pooled(index, one) for index, one in enumerate(packed)]
+    lists = (row if not width else _by_token(row, width) for row in rows)
+    return [Pooled(index, json_list(one)) for index, one in enumerate(lists)]
+
+
+def _by_token(row: Sequence[float], width: int) -> Iterator[list[float]]:
+    return (list(row[start : start + width]) for start in range(0, len(row), width))

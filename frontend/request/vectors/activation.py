@@ -9,11 +9,11 @@ Numbers = npt.NDArray[np.float64]
 
 
 def activated(raw: npt.NDArray[np.float32], kind: Activation) -> Numbers:
-    """Numbers [labels] of raw ones: softmax over the labels, or the sigmoid of each."""
+    """Numbers [..., labels] of raw ones: softmax over the labels, or the sigmoid of each."""
     numbers: Numbers = raw.astype(np.float64)
     if kind == "softmax":
-        numbers = np.exp(numbers - numbers.max())
-        numbers /= numbers.sum()
+        numbers = np.exp(numbers - numbers.max(-1, keepdims=True))
+        numbers /= numbers.sum(-1, keepdims=True)
     if kind == "sigmoid":
         # of the side that does not overflow
         power = np.exp(-np.abs(numbers))

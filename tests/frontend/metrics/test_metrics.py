@@ -14,9 +14,10 @@ import pytest
 from quire.frontend.call import Call
 from quire.frontend.metrics.families import FAMILIES
 from quire.proto.api import Chat, ChatMessage, EmbedRequest, GenerateRequest, RequestError
+from quire.proto.messages.heads import EmbeddingVector
 from quire.proto.messages.introspection import StepRecord
 from quire.proto.messages.params import Structured
-from quire.proto.messages.requests import EmbeddingVector, Outputs
+from quire.proto.messages.requests import Outputs
 from quire.proto.metrics.families import SCHEDULER_FAMILIES
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules

@@ -11,8 +11,9 @@ from quire.frontend.request.vectors.embeddings import normalized
 from quire.frontend.request.vectors.vector_call import MAX_IN_FLIGHT, MAX_INPUTS
 from quire.frontend.text.encode_jobs import EncodeText, encode_part
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
+from quire.proto.messages.heads import EmbeddingVector
 from quire.proto.messages.message import Usage
-from quire.proto.messages.requests import EmbeddingVector, Finish, Outputs
+from quire.proto.messages.requests import Finish, Outputs
 from quire.proto.transport.wire import unpack
 
 SIZE = 4

@@ -14,9 +14,9 @@ from quire.frontend.request.vectors.vector_call import MAX_IN_FLIGHT, PER_TURN
 from quire.frontend.text.async_tokenizer import AsyncTokenizer
 from quire.frontend.text.pair_template import PairTemplate
 from quire.proto.api import EmbedRequest, RequestError, ScoreRequest
-from quire.proto.messages.heads import HeadFacts
+from quire.proto.messages.heads import EmbeddingVector, HeadFacts
 from quire.proto.messages.message import Usage
-from quire.proto.messages.requests import EmbeddingVector, Finish, Outputs
+from quire.proto.messages.requests import Finish, Outputs
 from quire.proto.transport.wire import unpack
 
 

@@ -11,7 +11,9 @@ import torch
 from quire.kernels.attention.attention import PagedBatch
 from quire.worker.batch import Embedded, ForwardBatch, GroupBatch
 from quire.worker.build_context import BuildContext
-from quire.worker.device.parallel import Group, SingleGroup
+from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import Group, Groups, SingleGroup
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.models.build import load_model
@@ -19,6 +21,7 @@ from quire.worker.models.decoder import Decoder
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs.registry import read_spec
+from quire.worker.start import start
 
 BLOCK_SIZE = 8
 
@@ -195,3 +198,19 @@ def prompts() -> list[list[int]]:
     generator = torch.Generator().manual_seed(7)
     lengths = (1, 2, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 33, 40, 64, 70)
     return [torch.randint(0, 320, (length,), generator=generator).tolist() for length in lengths]
+
+
+@pytest.fixture
+def classifier(settings, drive):
+    """`classifier(folder, **changes)`: a driver of the started model, with its facts."""
+    threads = torch.get_num_threads()
+
+    def make(folder, **changes):
+        config = WorkerConfig(**{**settings, "model": str(folder), **changes})
+        started = start(config, 0, Device("cpu", 0), Groups)
+        driver = drive(started.executor, config.block_size)
+        driver.facts = started.facts
+        return driver
+
+    yield make
+    torch.set_num_threads(threads)

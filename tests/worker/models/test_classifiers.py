@@ -1,6 +1,9 @@
 """Numbers of labels against transformers' logits: pairs with their types, heads of every shape, and what is refused."""
 
+import functools
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,102 +11,28 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from labelled_models import DECODERS, MODELS, PROMPTS, write
+
 from quire.proto.messages.heads import HeadFacts
 from quire.worker.build_context import BuildContext
-from quire.worker.config import WorkerConfig
-from quire.worker.device.device import Device
-from quire.worker.device.parallel import ALONE, Groups
+from quire.worker.device.parallel import ALONE
 from quire.worker.models.build import build_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs import sizes
 from quire.worker.specs.registry import read_spec
-from quire.worker.start import start
 from quire.worker.weights.parts import ModelError
 
-SHAPE = {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 130,
-    "initializer_range": 0.15,
-}
-MODELS = {
-    "BertForSequenceClassification": (transformers.BertConfig, {}),
-    "RobertaForSequenceClassification": (transformers.RobertaConfig, {"type_vocab_size": 1, "pad_token_id": 1}),
-    "XLMRobertaForSequenceClassification": (transformers.XLMRobertaConfig, {"type_vocab_size": 1, "pad_token_id": 1}),
-}
-DECODER = {"num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
-DECODERS = {
-    "LlamaForSequenceClassification": (transformers.LlamaConfig, DECODER),
-    "MistralForSequenceClassification": (transformers.MistralConfig, {**DECODER, "sliding_window": 20}),
-    "Qwen2ForSequenceClassification": (transformers.Qwen2Config, DECODER),
-    "Qwen3ForSequenceClassification": (transformers.Qwen3Config, {**DECODER, "head_dim": 32}),
-    "GemmaForSequenceClassification": (transformers.GemmaConfig, {**DECODER, "head_dim": 16}),
-    "Gemma2ForSequenceClassification": (transformers.Gemma2Config, {**DECODER, "head_dim": 16, "sliding_window": 130}),
-    "Gemma3TextForSequenceClassification": (
-        transformers.Gemma3TextConfig,
-        {**DECODER, "head_dim": 16, "sliding_window": 20},
-    ),
-    "Phi3ForSequenceClassification": (transformers.Phi3Config, DECODER),
-    "Glm4ForSequenceClassification": (transformers.Glm4Config, {**DECODER, "head_dim": 16}),
-    "SmolLM3ForSequenceClassification": (transformers.SmolLM3Config, DECODER),
-    "Exaone4ForSequenceClassification": (
-        transformers.Exaone4Config,
-        {**DECODER, "layer_types": ["full_attention"] * 2},
-    ),
-    "SeedOssForSequenceClassification": (transformers.SeedOssConfig, {**DECODER, "head_dim": 16}),
-    "Olmo2ForSequenceClassification": (transformers.Olmo2Config, DECODER),
-    "MixtralForSequenceClassification": (transformers.MixtralConfig, {**DECODER, "num_local_experts": 4}),
-    "Qwen2MoeForSequenceClassification": (
-        transformers.Qwen2MoeConfig,
-        {**DECODER, "num_experts": 4, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 40},
-    ),
-    "Qwen3MoeForSequenceClassification": (
-        transformers.Qwen3MoeConfig,
-        {**DECODER, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
-    ),
-}
-PROMPTS = [[2, 7, 9, 3, 30, 31, 3], [2, 7, 3], [2, 5, 3, *range(40, 100), 3]]
 SECOND_TEXTS = [4, 0, 3]
 """Of each prompt; the one in the middle is no pair."""
 
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """`checkpoint(architecture, **fields) -> folder` with random weights, all of them away from their defaults."""
-
-    def make(architecture, **fields):
-        kind, own = (MODELS | DECODERS)[architecture]
-        with torch.random.fork_rng():
-            torch.manual_seed(5)
-            model = getattr(transformers, architecture)(kind(**SHAPE, **own, **fields))
-            for name, parameter in model.named_parameters():
-                if parameter.ndim == 1:
-                    gain = "norm" in name.lower() and name.endswith("weight")
-                    torch.nn.init.normal_(parameter, mean=float(gain), std=0.2)
-        model.save_pretrained(tmp_path)
-        return tmp_path
-
-    return make
-
-
-@pytest.fixture
-def classifier(settings, drive):
-    """`classifier(folder, **changes)`: a driver of the started model."""
-    threads = torch.get_num_threads()
-
-    def make(folder, **changes):
-        config = WorkerConfig(**{**settings, "model": str(folder), **changes})
-        started = start(config, 0, Device("cpu", 0), Groups)
-        driver = drive(started.executor, config.block_size)
-        driver.facts = started.facts
-        return driver
-
-    yield make
-    torch.set_num_threads(threads)
+    """`checkpoint(architecture, **fields) -> folder`, see `labelled_models`."""
+    return functools.partial(write, tmp_path)
 
 
 def numbers(result):

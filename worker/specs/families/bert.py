@@ -63,6 +63,11 @@ ROBERTA_CLASSIFIER_NAMES: Final = replace(
     ),
 )
 ROBERTA_CLASSIFIER: Final = HeadShape(dense=True, bias=True, tensors=r"classifier\..*")
+TOKEN_CLASSIFIER_NAMES: Final = replace(
+    NAMES, rules=(*NAMES.rules, NameRule(r"classifier" + _LEARNED, "classifier.output.{tensor}"))
+)
+TOKEN_CLASSIFIER: Final = HeadShape(dense=False, bias=True, tensors=r"classifier\..*", by_token=True)
+"""All three label each token by its state alone."""
 
 
 def read_bert(config: Config, generation: Config) -> EncoderSpec:

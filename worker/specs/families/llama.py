@@ -42,7 +42,7 @@ def decoder_names(
             NameRule(rf"{prefix}embed_tokens\.(?P<tensor>\w+)", "embedding.{tensor}"),
             NameRule(rf"{prefix}norm\.weight", "norm.weight"),
             NameRule(r"lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
-            NameRule(r"score\.weight", "classifier.output.weight"),
+            NameRule(r"score\.(?P<tensor>weight|bias)", "classifier.output.{tensor}"),
             *(NameRule(rf"{layer}{name}\.weight", f"blocks.{{n}}.{own}.weight") for name, own in norms.items()),
             NameRule(rf"{layer}self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)", QKV),
             NameRule(rf"{layer}self_attn\.qkv_proj\.(?P<tensor>\w+)", QKV, ("q", "k", "v")),
@@ -65,6 +65,7 @@ def decoder_names(
 NAMES: Final = decoder_names(r"(model\.)?", "model.")
 """A checkpoint of the model without its head leaves out the prefix."""
 CLASSIFIER: Final = HeadShape(dense=False, bias=False, tensors=r"score\.weight")
+TOKEN_CLASSIFIER: Final = HeadShape(dense=False, bias=True, tensors=r"score\.(weight|bias)", by_token=True)
 
 LLAMA_DEFAULTS: Final[Config] = {"max_position_embeddings": 2048}
 MISTRAL_DEFAULTS: Final[Config] = {

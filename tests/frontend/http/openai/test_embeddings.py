@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from quire.frontend.http.answer import STEP_CHARS, json_text
+from quire.proto.messages.heads import EmbeddingVector
 from quire.proto.messages.message import Usage
-from quire.proto.messages.requests import EmbeddingVector, Finish, Outputs
+from quire.proto.messages.requests import Finish, Outputs
 from quire.proto.transport.wire import unpack
 
 TURN = [{"role": "user", "content": "hello"}]
