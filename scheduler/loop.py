@@ -10,12 +10,22 @@ import math
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import zmq
 
 from quire.proto.messages.introspection import Figure, Question
-from quire.proto.messages.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, WorkerHello, WorkerMessage
+from quire.proto.messages.plans import (
+    ExpertTokens,
+    Ready,
+    StepAck,
+    StepResult,
+    Stop,
+    WorkerFailed,
+    WorkerHello,
+    WorkerMessage,
+)
 from quire.proto.messages.requests import PROTOCOL_VERSION, FrontendBeat, FrontendMessage, Hello, Refused
 from quire.proto.transport.channel import REQUEST_LIMIT_BYTES, Router
 from quire.proto.transport.wire import frontend_decoder, worker_decoder
@@ -26,6 +36,7 @@ from quire.scheduler.core.core import Core
 from quire.scheduler.errors import ResultError
 from quire.scheduler.introspection.answer import answer
 from quire.scheduler.introspection.stats_line import StatsLine
+from quire.scheduler.peers.expert_load import ExpertLoad
 from quire.scheduler.peers.frontend_events import event_of
 from quire.scheduler.peers.leases import Leases
 from quire.scheduler.peers.process_metrics import process_metrics
@@ -55,6 +66,7 @@ class SchedulerLoop:
         self._core = Core(config)
         self._group = WorkerGroup(config.world_size)
         self._leases = Leases(config.frontend_lease_seconds)
+        self._experts = ExpertLoad()
         self._watchdog = StepWatchdog(config.step_timeout_seconds)
         self._audit_schedule = AuditSchedule(config.audit_interval_steps)
         self._stats_line = StatsLine(config.log_stats_interval)
@@ -108,8 +120,9 @@ class SchedulerLoop:
             self._sender.execute(instructions)
             self._core.on_sent(planned_at, planned_at - begin, time.monotonic() - planned_at)
 
-    def _process_metrics(self) -> tuple[Figure, ...]:
-        return process_metrics(self._frontends, self._workers, self._leases, self._group, self._core.group_epoch)
+    def _process_metrics(self, now: float) -> tuple[Figure, ...]:
+        peers = self._frontends, self._workers, self._leases, self._group
+        return process_metrics(*peers, self._core.group_epoch, self._experts, now)
 
     def _receive(self, router: Router[M], react: Reaction[M], now: float) -> list[events.Instruction]:
         instructions: list[events.Instruction] = []
@@ -127,6 +140,9 @@ class SchedulerLoop:
                 return self._on_result(message, now)
             case StepAck() if rank == message.rank:
                 return self._core.handle(events.StepAcked(message), now)
+            case ExpertTokens() if rank is not None and rank == self._group.reporter:
+                self._experts.take(self._group.epoch, message, now)
+                return []
             case WorkerHello() | Ready():
                 return self._on_joining(identity, message, now)
             case WorkerFailed() if rank is not None:
@@ -179,7 +195,7 @@ class SchedulerLoop:
             return []
         is_supervisor = self._leases.role(identity) == "supervisor"
         if isinstance(message, Question):
-            return [events.Reply(identity, answer(message, self._core, now, self._process_metrics))]
+            return [events.Reply(identity, answer(message, self._core, now, partial(self._process_metrics, now)))]
         event = event_of(identity, message, supervisor=is_supervisor)
         if event is None:
             log.warning("%s may not come from a frontend; dropped", type(message).__name__)

@@ -5,9 +5,11 @@ from typing import cast
 
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
+from quire.worker.layers.expert_choice import ExpertChoice
 from quire.worker.media.media_encoder import MediaEncoder
 from quire.worker.media.media_inputs import MediaInputs
 from quire.worker.memory.kv_cache import KVCache
+from quire.worker.models.decoder import Decoder
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.head import Head
 from quire.worker.sampling.pooler import Classifying, Pooler
@@ -15,6 +17,7 @@ from quire.worker.sampling.sampler import Sampler
 from quire.worker.sampling.token_labels import TokenLabels
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.spec import Spec
+from quire.worker.step.expert_counts import ExpertCounts
 from quire.worker.step.graphs import CapturedSteps, Graphs, decode_buckets, mixed_buckets
 from quire.worker.step.inputs import Inputs
 from quire.worker.step.runner import Model, Runner
@@ -65,7 +68,19 @@ def build_runner(
     media = None
     if encoder is not None:
         media = MediaInputs(encoder, inputs.shifts)
-    return Runner(model, cache, slots, inputs, upload, graphs, device, tokens, output, media=media)
+    counts = None
+    if reports and (choices := expert_choices(model)):
+        counts = ExpertCounts(choices, tokens, config.tensor_parallel_size, device)
+    return Runner(
+        model, cache, slots, inputs, upload, graphs, device, tokens, output, media=media, expert_counts=counts
+    )
+
+
+def expert_choices(model: Model) -> dict[int, ExpertChoice]:
+    """The choices of experts, by the numbers of their layers. A model of the library's chooses by itself."""
+    blocks = model.blocks if isinstance(model, Decoder) else ()
+    parts = ((number, part) for number, block in enumerate(blocks) for part in block.modules())
+    return {number: part for number, part in parts if isinstance(part, ExpertChoice)}
 
 
 def captured_steps(config: WorkerConfig, device: Device) -> CapturedSteps:

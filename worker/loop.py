@@ -14,6 +14,7 @@ import zmq
 
 from quire.proto.messages.plans import (
     GENESIS,
+    ExpertTokens,
     GroupFacts,
     PlanMessage,
     Ready,
@@ -34,6 +35,8 @@ from quire.worker.memory.shortage import MemoryTaken
 from quire.worker.step.result_thread import ResultThread
 
 HELLO_SECONDS = 5.0
+REPORT_SECONDS = 1.0
+"""Between two reports beside the steps."""
 
 _REASON_LIMIT = 2000
 
@@ -78,6 +81,8 @@ class Started(Generic[F]):
     phases: tuple[tuple[str, float], ...]
     memory: tuple[tuple[str, int], ...] = ()
     """(kind, bytes) of its device."""
+    report: Callable[[], ExpertTokens | None] | None = None
+    """Gives what is to be reported beside the steps, if anything is new; None: nothing ever is."""
 
 
 class StartRefused(ValueError):
@@ -135,7 +140,7 @@ class Worker:
             self._dealer.send(self._ready(started))
             self._reports = self._rank == started.group.reporter
             _log.info("ready: %d blocks, %d tokens of context", started.facts.num_blocks, started.facts.max_model_len)
-            reason = self._serve(started.executor)
+            reason = self._serve(started.executor, started.report)
         except StartRefused as refusal:
             _log.error("refused: %s", refusal)
             self.failure = refusal
@@ -176,16 +181,21 @@ class Worker:
             started.memory,
         )
 
-    def _serve(self, executor: Executor[F]) -> str:
+    def _serve(self, executor: Executor[F], report: Callable[[], ExpertTokens | None] | None) -> str:
         """Run plans until Stop; its reason. The next plan is launched before the last is collected, if it is there."""
         poller = zmq.Poller()
         poller.register(self._dealer.socket, zmq.POLLIN)
+        patience, next_report = None if report is None else int(1000 * REPORT_SECONDS), 0.0
         with ResultThread(executor.collect) as results:
             poller.register(results.descriptor, zmq.POLLIN)
             while True:
-                ready = dict(poller.poll())
+                ready = dict(poller.poll(patience))
                 if results.descriptor in ready:
                     self._answer(results.take())
+                if report is not None and (now := time.monotonic()) >= next_report:
+                    next_report = now + REPORT_SECONDS
+                    if (news := report()) is not None:
+                        self._dealer.send(news)
                 received = self._dealer.receive_frames(0) if self._dealer.socket in ready else None
                 if received is None:
                     continue

@@ -119,7 +119,8 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         **_stated(spec, layout),
     )
     calculated = calibrate.in_digest(scales) if scales and config.calculate_kv_scales else ()
-    return Started(runner, facts, groups.facts, digest(config, facts, calculated), phases.ended, memory)
+    report = runner.start_counting()
+    return Started(runner, facts, groups.facts, digest(config, facts, calculated), phases.ended, memory, report)
 
 
 def _layout(config: WorkerConfig, spec: Spec, kv_dtype: torch.dtype) -> KVLayout:

@@ -38,13 +38,18 @@ class Routing:
 
 
 def route_reference(
-    logits: torch.Tensor, bias: torch.Tensor | None, slot_mapping: torch.Tensor | None, routing: Routing
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    slot_mapping: torch.Tensor | None,
+    routing: Routing,
+    kept: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """logits [T, at least E], bias float32 [E] -> (experts int32 [T, k], the best first, weights float32 [T, k]).
 
     What lies behind the E-th logit is not read. The bias is added to the scores for the choice, not to the weights. Of
     equal scores the first expert's wins; NaN counts as the least for the choice, and stays in the weights. A token
-    whose `slot_mapping`, int64 [T], is negative is padding: its experts are `NOWHERE`, its weights 0.
+    whose `slot_mapping`, int64 [T], is negative is padding: its experts are `NOWHERE`, its weights 0. `kept`,
+    int32 [T, k]: the experts are written there.
     """
     wide = logits[:, : routing.num_experts].float()
     scores = wide.softmax(-1) if routing.scores == "softmax" else wide.sigmoid()
@@ -65,7 +70,7 @@ def route_reference(
     if slot_mapping is not None:
         padding = (slot_mapping < 0)[:, None]
         ids, weights = ids.masked_fill(padding, NOWHERE), weights.masked_fill(padding, 0.0)
-    return ids.int(), weights
+    return ids.int() if kept is None else kept.copy_(ids), weights
 
 
 def _best(scores: torch.Tensor, count: int) -> torch.Tensor:
@@ -74,7 +79,11 @@ def _best(scores: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _check(
-    logits: torch.Tensor, bias: torch.Tensor | None, slot_mapping: torch.Tensor | None, routing: Routing
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    slot_mapping: torch.Tensor | None,
+    routing: Routing,
+    kept: torch.Tensor | None = None,
 ) -> None:
     check_tensor("logits", logits, (None, None), FLOATS, logits.device)
     check_contiguous(logits=logits)
@@ -91,6 +100,9 @@ def _check(
     if slot_mapping is not None:
         check_tensor("slot_mapping", slot_mapping, (logits.shape[0],), (torch.int64,), logits.device)
         check_contiguous(slot_mapping=slot_mapping)
+    if kept is not None:
+        check_tensor("kept", kept, (logits.shape[0], routing.top_k), (torch.int32,), logits.device)
+        check_contiguous(kept=kept)
 
 
 route = Operation(

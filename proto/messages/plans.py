@@ -185,6 +185,25 @@ class StepAck(WireMessage, frozen=True):
     device_seconds: float = 0.0
 
 
+class ExpertTokens(WireMessage, frozen=True):
+    """Tokens that each expert was sent since the group's start, from its reporter: once a second, if there were any."""
+
+    layers: tuple[int, ...]
+    """Numbers of the layers that have experts, of as many each; a model without any sends nothing."""
+    counts: bytes
+    """int64 [layers, experts]"""
+    begins: tuple[int, ...] = ()
+    """The first expert of each rank; empty: every rank holds a share of each expert."""
+
+    def __post_init__(self) -> None:
+        num_experts, rest = divmod(len(self.counts), 8 * max(1, len(self.layers)))
+        if rest or not num_experts or not self.layers:
+            raise ValueError(f"counts: {len(self.counts)} bytes are no int64 [{len(self.layers)}, experts]")
+        ends = (*self.begins[1:], num_experts)
+        if self.begins and (self.begins[0] or any(a >= b for a, b in zip(self.begins, ends, strict=True))):
+            raise ValueError(f"begins: {self.begins} are no runs of {num_experts} experts")
+
+
 class WorkerFailed(WireMessage, frozen=True):
     """The last word of a worker: why the whole group must restart."""
 
@@ -194,7 +213,7 @@ class WorkerFailed(WireMessage, frozen=True):
     reason: str
 
 
-WorkerMessage = WorkerHello | Ready | StepResult | StepAck | WorkerFailed
+WorkerMessage = WorkerHello | Ready | StepResult | StepAck | ExpertTokens | WorkerFailed
 """Everything a scheduler accepts on its worker socket."""
 
 

@@ -79,6 +79,15 @@ SCHEDULER_FAMILIES: Final[dict[str, Family]] = {
     "device_busy_ratio": Family(
         "gauge", "Share of the last ten seconds in which a rank's device worked on steps.", ("rank",)
     ),
+    "expert_tokens_total": Family("counter", "Tokens that an expert was sent, in all layers together.", ("expert",)),
+    "expert_imbalance_ratio": Family(
+        "gauge", "Tokens of a layer's busiest expert over the mean of all, in the last minute; 1 is even.", ("layer",)
+    ),
+    "expert_rank_imbalance_ratio": Family(
+        "gauge",
+        "The same of the ranks that experts are dealt to (--enable-expert-parallel): a layer waits for the busiest.",
+        ("layer",),
+    ),
     "epoch": Family("gauge", "Number of the newest worker group."),
     "engine_state": Family("gauge", "1 for the state the engine is in, 0 for the others.", ("state",)),
     "frontends_connected": Family("gauge", "Frontends whose lease has not ended."),

@@ -7,6 +7,7 @@ from quire.proto.messages.introspection import Figure
 from quire.proto.messages.plans import WorkerMessage
 from quire.proto.messages.requests import FrontendMessage
 from quire.proto.transport.channel import Router
+from quire.scheduler.peers.expert_load import ExpertLoad
 from quire.scheduler.peers.leases import Leases
 from quire.scheduler.peers.worker_group import WorkerGroup
 from quire.scheduler.state.epoch import Epoch
@@ -20,6 +21,8 @@ def process_metrics(
     leases: Leases,
     group: WorkerGroup,
     group_epoch: Epoch | None,
+    experts: ExpertLoad,
+    now: float,
 ) -> tuple[Figure, ...]:
     """The metrics that `MetricsReply` has beside the core's own. Those of a group end with its epoch."""
     is_alive = group_epoch is not None and group_epoch.epoch == group.epoch
@@ -38,6 +41,7 @@ def process_metrics(
         Figure("scheduler_resident_memory_bytes", _resident_bytes()),
         *phases,
         *memory,
+        *experts.figures(now),
     )
 
 

@@ -165,6 +165,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         0.125,
     ),
     plans.StepAck(2, 1, 7, 0.5),
+    plans.ExpertTokens((1, 2), bytes(48), (0, 2)),
     plans.WorkerFailed(2, 1, 7, "out of memory"),
 )
 

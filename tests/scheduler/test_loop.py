@@ -3,10 +3,11 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quire.proto.messages.introspection import MetricsQuery, MetricsReply
-from quire.proto.messages.plans import Ready, StepPlan, StepResult, Welcomed
+from quire.proto.messages.plans import ExpertTokens, Ready, StepPlan, StepResult, Welcomed
 from quire.proto.messages.requests import (
     Drain,
     Drained,
@@ -67,6 +68,23 @@ def test_figures_of_the_process_and_its_sockets_come_along(peers):
     assert values["frontends_connected",] == 1
     assert values["scheduler_resident_memory_bytes",] > 1 << 20
     assert all(SCHEDULER_FAMILIES[one.name].labels == tuple(label for label, _ in one.labels) for one in figures)
+
+
+def test_what_the_reporter_counts_of_experts_is_shown(peers):
+    frontend, worker = peers.frontend(b"f"), peers.ready_worker(b"w")
+    expect(frontend, Welcome, lambda message: message.state == "ready")
+    worker.send(ExpertTokens((2,), np.array([3, 1], np.int64).tobytes(), (0, 1)))
+    shown = {}
+    while not shown:
+        frontend.send(MetricsQuery(7))
+        figures = expect(frontend, MetricsReply).figures
+        shown = {(one.name, one.labels[0][1]): one.value for one in figures if one.name.startswith("expert_")}
+    assert shown == {
+        ("expert_tokens_total", "0"): 3,
+        ("expert_tokens_total", "1"): 1,
+        ("expert_imbalance_ratio", "2"): 1.5,
+        ("expert_rank_imbalance_ratio", "2"): 1.5,
+    }
 
 
 def test_figures_of_a_group_end_with_it(peers):

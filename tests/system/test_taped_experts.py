@@ -1,9 +1,12 @@
 """Models of experts under `quire serve` on CPUs, as tapes and call by call: the tokens of transformers."""
 
+import json
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoModelForCausalLM
 
 from quire.proto.api import GenerateRequest
@@ -43,7 +46,7 @@ def expected(folder):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_experts_give_the_tokens_of_transformers_through_real_processes(way, serve, folder, expected):
+def test_experts_give_the_tokens_of_transformers_through_real_processes(way, serve, folder, expected, eventually):
     flags = ("--dtype=float32", "--max-num-batched-tokens=24", "--max-num-seqs=4", "--max-model-len=96")
     engine = serve(str(folder), *flags, *WAYS[way])
     assert (TAPED in engine.log) == (way != "call by call")
@@ -54,6 +57,20 @@ def test_experts_give_the_tokens_of_transformers_through_real_processes(way, ser
         return list(output.token_ids)
 
     prompts, tokens = zip(*expected, strict=True)
+    config = json.loads((folder / "config.json").read_text())
+    (traits,) = (MODELS[name] for name in config["architectures"])
+    num_run = sum(len(prompt) + NUM_TOKENS - 1 for prompt in prompts)  # nothing follows the last token
+    num_sent = num_run * config["num_experts_per_tok"] * config["num_hidden_layers"]
     with ThreadPoolExecutor(len(prompts)) as pool:
         assert list(pool.map(made, prompts)) == list(tokens)
+    eventually(lambda: sum(sent_to_experts(engine).values()) == num_sent, 10)
+    assert len(sent_to_experts(engine)) == traits["num_experts"]
     assert engine.stop() == 0
+
+
+def sent_to_experts(engine):
+    """Expert -> the tokens it was sent, as the metrics page says it."""
+    page = urllib.request.urlopen(f"http://{engine.http}/metrics", timeout=30).read().decode()
+    families = text_string_to_metric_families(page)
+    samples = (sample for one in families if one.name == "quire_expert_tokens" for sample in one.samples)
+    return {sample.labels["expert"]: sample.value for sample in samples}

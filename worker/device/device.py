@@ -70,10 +70,12 @@ class Device:
         self._ready_for_next: torch.cuda.Event | None = None
         self._encode_stream: torch.cuda.Stream | None = None
         self._rows_taken: torch.cuda.Event | None = None
+        self._peek_stream: torch.cuda.Stream | None = None
         if self.is_cuda:
             torch.cuda.set_device(self.torch)
             self._side_stream = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
             self._encode_stream = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
+            self._peek_stream = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
 
     @property
     def compiles(self) -> bool:
@@ -165,6 +167,13 @@ class Device:
         for host, tensor in zip(hosts, tensors, strict=True):
             host.copy_(tensor, non_blocking=True)
         return hosts
+
+    def peek(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A host copy of what a device tensor holds by now: work that is queued before or behind is not waited for."""
+        if self._peek_stream is None:
+            return tensor.clone()
+        with torch.cuda.stream(self._peek_stream):
+            return tensor.cpu()  # which waits for this stream alone
 
     @contextlib.contextmanager
     def side_stream(self) -> Iterator[Callable[[], None]]:

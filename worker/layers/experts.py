@@ -6,12 +6,12 @@ from torch.nn.functional import pad
 
 from quire.kernels.experts.experts import experts
 from quire.kernels.experts.pack import pack_experts
-from quire.kernels.experts.route import Routing, route
 from quire.kernels.experts.shared import add_shared
 from quire.kernels.linear.linear import linear
 from quire.kernels.linear.pack import BLOCK, pack
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
+from quire.worker.layers.expert_choice import ExpertChoice
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import Norm
 from quire.worker.specs.spec import ExpertsSpec
@@ -106,15 +106,7 @@ class RoutedMLP(nn.Module):
     def __init__(self, context: BuildContext, hidden: int, spec: ExpertsSpec) -> None:
         super().__init__()
         self.group = context.group
-        self.routing = Routing(
-            spec.num_experts,
-            spec.top_k,
-            spec.scores,
-            spec.renormalize,
-            spec.scale,
-            spec.num_groups,
-            spec.top_groups,
-        )
+        self.choice = ExpertChoice(spec)
         self.scales_input = spec.scales_input
         self.router = Router(context.at("router"), hidden, spec)
         self.experts = Experts(context.at("experts"), hidden, spec)
@@ -135,12 +127,12 @@ class RoutedMLP(nn.Module):
         else:
             normed, total = (norm(x), x) if residual is None else norm.add(x, residual)
         logits = self.router(normed)
-        ids, weights = route(logits, self.router.for_choice, batch.groups[0].slot_mapping, self.routing)
+        ids, weights = self.choice(logits, self.router.for_choice, batch)
         if self.scales_input:
             out = self.experts(normed * weights.to(normed.dtype), ids, torch.ones_like(weights))
         else:
             out = self.experts(normed, ids, weights)
         if self.shared is not None:
             shared = self.shared.share(normed, batch)
-            out = add_shared(out, shared, logits if self.is_gated else None, self.routing.num_experts)
+            out = add_shared(out, shared, logits if self.is_gated else None, self.choice.routing.num_experts)
         return self.group.all_reduce(out), total

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from quire.kernels.experts.route import Routing, route
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
+from quire.worker.layers.expert_choice import ExpertChoice
 from quire.worker.layers.experts import Experts, Router
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import Norm, RMSNorm, build_norm
@@ -41,7 +41,7 @@ class ExpertsBeside(nn.Module):
         super().__init__()
         assert spec.shared is not None
         self.group = context.group
-        self.routing = Routing(spec.num_experts, spec.top_k, spec.scores, spec.renormalize, spec.scale)
+        self.choice = ExpertChoice(spec)
         self.router_norm = RouterNorm(context, hidden, norm.eps, norm.kind)
         self.router = Router(context.at("router"), hidden, spec)
         self.scales = ExpertScales(context, spec.num_experts)
@@ -59,7 +59,7 @@ class ExpertsBeside(nn.Module):
         block's."""
         dense, total = self.shared(x, residual, norm, batch)
         logits = self.router(self.router_norm(total))
-        ids, weights = route(logits, None, batch.groups[0].slot_mapping, self.routing)
+        ids, weights = self.choice(logits, None, batch)
         routed = self.experts(self.experts_norm(total), ids, weights * self.scales(ids).float())
         out: torch.Tensor = self.shared_end_norm(dense) + self.experts_end_norm(self.group.all_reduce(routed))
         return out, total

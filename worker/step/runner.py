@@ -3,6 +3,7 @@ flight is a value, not a thread."""
 
 import queue
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from quire.kernels.attention.block_copy import copy_blocks
-from quire.proto.messages.plans import RowLogprobs, StepPlan, StepResult
+from quire.proto.messages.plans import ExpertTokens, RowLogprobs, StepPlan, StepResult
 from quire.proto.transport.wire import Int32, WireError, ints, unpack
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.device.device import Device
@@ -20,6 +21,7 @@ from quire.worker.media.media_inputs import NO_MEDIA, StepMedia
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.sampling.logprobs import Scored, assemble
 from quire.worker.sampling.output import OutputForm, StepOutput, no_output
+from quire.worker.step.expert_counts import ExpertCounts
 from quire.worker.step.graphs import CapturedSteps
 from quire.worker.step.inputs import Bucket, Inputs
 from quire.worker.tables.slot_table import Int64, PlanError, SlotTable, StepRows
@@ -82,6 +84,7 @@ class Runner:
         output: OutputForm[Any],
         *,
         media: Media | None = None,
+        expert_counts: ExpertCounts | None = None,
     ) -> None:
         """`output`: a `Sampler`, or a `Pooler`. Without `media` every token's embedding is looked up."""
         self._model = model
@@ -94,6 +97,7 @@ class Runner:
         self._max_tokens = max_num_batched_tokens
         self._output = output
         self._media = media
+        self._expert_counts = expert_counts
         self._collected: Mark | None = None
         """Mark of the last step: the next one's way to the host may begin before it."""
         self._drawn: queue.SimpleQueue[tuple[StepRows, Int64]] = queue.SimpleQueue()
@@ -141,6 +145,8 @@ class Runner:
         if not num_rows:
             return self._in_flight(plan, rows, no_output(), encoded, metadata, start, begun, prepared)
         hidden = self._eager(rows, media, token_types) if bucket is None else self._graphs.replay(bucket)
+        if self._expert_counts is not None:
+            self._expert_counts.add(rows.num_tokens)
         with self._device.side_stream() as stored:
             output = self._output.run(metadata, hidden, stored)
             return self._in_flight(plan, rows, output, encoded, metadata, start, begun, prepared)
@@ -185,6 +191,13 @@ class Runner:
             host_seconds=step.host_seconds + time.perf_counter() - begun,
             encode_seconds=encode_seconds,
         )
+
+    def start_counting(self) -> Callable[[], ExpertTokens | None] | None:
+        """Forget what was run so far; what reports the tokens of experts from now on, None where nobody counts them."""
+        if self._expert_counts is None:
+            return None
+        self._expert_counts.begin()
+        return self._expert_counts.report
 
     def close(self) -> None:
         """Let go of the graphs before the group ends; nothing is launched any more."""

@@ -7,11 +7,15 @@ from quire.kernels.experts.route import Routing
 
 
 def route(
-    logits: torch.Tensor, bias: torch.Tensor | None, slot_mapping: torch.Tensor | None, routing: Routing
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    slot_mapping: torch.Tensor | None,
+    routing: Routing,
+    kept: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See kernels/experts/route.py."""
     rows, width = logits.shape
-    ids = logits.new_empty((rows, routing.top_k), dtype=torch.int32)
+    ids = logits.new_empty((rows, routing.top_k), dtype=torch.int32) if kept is None else kept
     weights = logits.new_empty((rows, routing.top_k), dtype=torch.float32)
     native().quire_route(
         dtype_code("logits", logits),

@@ -88,11 +88,15 @@ def route_kernel(
 
 
 def route(
-    logits: torch.Tensor, bias: torch.Tensor | None, slot_mapping: torch.Tensor | None, routing: Routing
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    slot_mapping: torch.Tensor | None,
+    routing: Routing,
+    kept: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `quire.kernels.experts.route`."""
     num_tokens, width = logits.shape
-    ids = logits.new_empty((num_tokens, routing.top_k), dtype=torch.int32)
+    ids = logits.new_empty((num_tokens, routing.top_k), dtype=torch.int32) if kept is None else kept
     weights = logits.new_empty((num_tokens, routing.top_k), dtype=torch.float32)
     if num_tokens:
         block = triton.next_power_of_2(routing.num_experts)

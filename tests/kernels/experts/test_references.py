@@ -89,6 +89,18 @@ def test_padding_goes_nowhere_and_a_nan_row_ends_alone():
     assert weights.isnan().all(1).tolist() == [False, True, False, False]
 
 
+def test_choices_can_be_kept():
+    logits, kept = torch.randn((4, 6), generator=torch.Generator().manual_seed(0)), torch.zeros((4, 2)).int()
+    slots = torch.tensor([3, 7, -1, 0])
+    for form in (route_reference, route):
+        wanted, _ = form(logits, None, slots, Routing(6, 2))
+        ids, _ = form(logits, None, slots, Routing(6, 2), kept.fill_(9))
+        assert ids.data_ptr() == kept.data_ptr()
+        assert torch.equal(kept, wanted)
+    with pytest.raises(ValueError, match="kept: expected shape"):
+        route(logits, None, slots, Routing(6, 3), kept)
+
+
 def test_experts_that_lie_elsewhere_add_nothing():
     generator = torch.Generator().manual_seed(0)
     x, up, down = (torch.randn(shape, generator=generator) for shape in ((5, 16), (4, 24, 16), (4, 16, 12)))

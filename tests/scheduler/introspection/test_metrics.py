@@ -42,6 +42,9 @@ def test_every_figure_is_described_with_its_labels(engine, facts):
         "startup_phase_seconds",
         "scheduler_resident_memory_bytes",
         "device_memory_bytes",
+        "expert_tokens_total",
+        "expert_imbalance_ratio",
+        "expert_rank_imbalance_ratio",
     }
     assert names == set(SCHEDULER_FAMILIES) - of_the_loop
 

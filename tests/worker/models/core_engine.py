@@ -38,6 +38,7 @@ class Engine:
         config = WorkerConfig(**{**given, **memory, **fields, "model": str(folder)})
         started = start(config, rank, Device("cpu", rank), join)
         self.runner, self.facts, self.group = started.executor, started.facts, started.group
+        self.report = started.report
         self.core = None
         self.launched = deque()
         self.restart()

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,6 +26,7 @@ from quire.worker.weights.parts import ModelError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
+from core_engine import Engine
 from expert_models import MODELS, seen_experts
 
 PADDING = 5
@@ -64,6 +66,26 @@ def test_a_sequence_that_starts_on_anothers_cached_blocks_goes_on_alike(folder, 
     same([second], reference(folder, [prompt], 8))
 
 
+def test_what_each_expert_was_sent_is_counted_and_the_start_is_not(folder, prompts):
+    engine = Engine(folder, enforce_eager=True)
+    assert not any(counted(engine.report()))
+    with seen_experts(engine.runner._model) as seen:
+        for number, prompt in enumerate(prompts[::4]):
+            engine.submit(number, prompt)
+        engine.settle()
+    report = engine.report()
+    assert counted(report) == [dict(chosen) for chosen in seen]
+    layers = [number for number, block in enumerate(engine.runner._model.blocks) if hasattr(block.mlp, "experts")]
+    assert list(report.layers) == layers
+    assert engine.report() is None  # nothing new
+
+
+def counted(report):
+    """By layer, the tokens of each expert that was sent any."""
+    rows = np.frombuffer(report.counts, np.int64).reshape(len(report.layers), -1).tolist()
+    return [{expert: count for expert, count in enumerate(row) if count} for row in rows]
+
+
 def test_padding_reaches_no_expert_and_changes_nothing(folder, load, greedy, prompts):
     class Padded(greedy):
         """Each step has rows behind its last token, as a captured step has."""
@@ -93,7 +115,7 @@ def test_experts_that_no_token_reaches_may_hold_anything(folder, load, greedy, r
     layers = [block.mlp for block in decoder.blocks if hasattr(block.mlp, "experts")]
     idle = 0
     for layer, chosen in zip(layers, seen, strict=True):
-        for expert in set(range(layer.routing.num_experts)) - chosen.keys():
+        for expert in set(range(layer.choice.routing.num_experts)) - chosen.keys():
             layer.experts.stored("gate_up")[expert] = torch.nan
             layer.experts.stored("down")[expert] = torch.nan
             idle += 1

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from quire.worker.build_context import BuildContext
+from quire.worker.build_runner import expert_choices
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.memory.kv_cache import KVCache
@@ -16,6 +17,7 @@ from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.pooler import Pooler
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.specs.registry import read_spec
+from quire.worker.step.expert_counts import ExpertCounts
 from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket, Inputs
 from quire.worker.step.runner import Runner
@@ -119,6 +121,8 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
         output = Sampler(slots, decoder, device, reports=True, matchers=matchers)
     else:
         output = Pooler(pooling, ROWS, spec.hidden_size, device.torch)
-    runner = Runner(decoder, cache, slots, inputs, upload, graphs, device, TOKENS, output)
+    choices = expert_choices(decoder)
+    counts = ExpertCounts(choices, TOKENS, 1, device) if choices else None
+    runner = Runner(decoder, cache, slots, inputs, upload, graphs, device, TOKENS, output, expert_counts=counts)
     runner.capture(spec.hidden_size, torch.float32)
     return runner

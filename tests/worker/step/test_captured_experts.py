@@ -10,7 +10,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
-from expert_models import MODELS
+from expert_models import MODELS, seen_experts
 from recording import BLOCK, gpu_runner
 
 GPT_OSS = [name for name in MODELS if name.startswith("gpt-oss")]
@@ -25,16 +25,19 @@ def test_recorded_steps_of_experts_draw_what_transformers_draws(name, captured, 
 
     architecture, config = MODELS[name]
     folder = tiny_checkpoint(architecture, **config)
-    driver = drive(gpu_runner(folder, captured), BLOCK)
+    runner = gpu_runner(folder, captured)
+    driver, report = drive(runner, BLOCK), runner.start_counting()
     prompts = [np.random.default_rng(n).integers(1, 320, length).tolist() for n, length in enumerate((5, 13))]
     drawn = [[], []]
     for slot, prompt in enumerate(prompts):
         driver.scribe.admit(slot, prompt)
-    for rows in ([(0, 5), (1, 11)], [(0, 1), (1, 2)], *[[(0, 1), (1, 1)]] * 3):
-        tokens = iter(driver.draw(rows))
-        for slot, count in sorted(rows, key=lambda row: row[1] > 1):
-            if count != 11:
-                drawn[slot].append(next(tokens))
+    with seen_experts(runner._model) as seen:
+        for rows in ([(0, 5), (1, 11)], [(0, 1), (1, 2)], *[[(0, 1), (1, 1)]] * 3):
+            tokens = iter(driver.draw(rows))
+            for slot, count in sorted(rows, key=lambda row: row[1] > 1):
+                if count != 11:
+                    drawn[slot].append(next(tokens))
+    assert counted(report()) == [dict(chosen) for chosen in seen]
     reference = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for prompt, tokens in zip(prompts, drawn, strict=True):
         out = reference.generate(
@@ -42,3 +45,9 @@ def test_recorded_steps_of_experts_draw_what_transformers_draws(name, captured, 
             eos_token_id=None, pad_token_id=0,
         )  # fmt: skip
         assert out[0, len(prompt) :].tolist() == tokens
+
+
+def counted(report):
+    """By layer, the tokens of each expert that was sent any."""
+    rows = np.frombuffer(report.counts, np.int64).reshape(len(report.layers), -1).tolist()
+    return [{expert: count for expert, count in enumerate(row) if count} for row in rows]

@@ -47,7 +47,8 @@ class Side:
 
     def __init__(self, settings, drive, folder, **fields):
         config = WorkerConfig(**{**settings, "model": str(folder), **fields})
-        self.driver = drive(start(config, 0, Device("cpu", 0), Groups).executor, config.block_size)
+        started = start(config, 0, Device("cpu", 0), Groups)
+        self.driver, self.report = drive(started.executor, config.block_size), started.report
         self.hidden = []
         output = self.driver.runner._output
         run = output.run
@@ -139,6 +140,9 @@ def test_taped_steps_equal_eager_ones_bit_for_bit(settings, drive, tiny_checkpoi
         assert taped.driver.draw(rows) == eager.driver.draw(rows)
         assert torch.equal(taped.hidden[-1], eager.hidden[-1])
     assert {sum(count for _, count in rows) for rows in steps} >= {1, 2, 3}
+    if taped.report is not None:
+        assert taped.report() == eager.report()
+        assert taped.report() is None  # nothing new
 
 
 def test_a_step_beyond_the_tape_runs_as_it_is(settings, drive, tiny_checkpoint):

@@ -154,7 +154,9 @@ def test_routes_are_those_of_the_reference(tokens, experts, k, scores, renormali
     bias = torch.randn(experts, generator=generator) if biased else None
     slots = torch.arange(tokens) - 1 if seed % 2 else None
     routing = Routing(experts, min(k, experts // groups), scores, renormalize, 1.5, groups, 1)
-    ids, weights = route(logits, bias, slots, routing)
+    kept = torch.full((tokens, routing.top_k), 9, dtype=torch.int32)
+    ids, weights = route(logits, bias, slots, routing, kept)
+    assert ids is kept
     wanted_ids, wanted_weights = route_reference(logits, bias, slots, routing)
     assert torch.equal(ids, wanted_ids)
     torch.testing.assert_close(weights, wanted_weights, rtol=1e-5, atol=1e-7, equal_nan=True)
