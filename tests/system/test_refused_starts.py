@@ -42,7 +42,7 @@ def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
             {"intermediate_size": 96},
             ["num_attention_heads: 4 cannot be divided among 3 ranks", "num_key_value_heads: 2 heads can neither"],
         ),
-        ((), {"architectures": ["NoModelForCausalLM"]}, ["'NoModelForCausalLM' is no decoder of transformers"]),
+        ((), {"architectures": ["NoModelForCausalLM"]}, ["'NoModelForCausalLM' is no model of transformers"]),
         (
             ("--model-impl=quire",),
             {

@@ -251,5 +251,5 @@ def _library(spec: LibrarySpec, group_size: int) -> Sizes:
     if spec.pooling is None and not spec.is_tied:
         matrices[HEAD] = -(-spec.vocab_size // group_size), spec.hidden_size
     return Sizes(
-        matrices, embedding, spec.others(group_size), is_tied=spec.is_tied, padding=padding * spec.embedding_size
+        matrices, embedding, spec.others(group_size), spec.wide, spec.is_tied, padding=padding * spec.embedding_size
     )

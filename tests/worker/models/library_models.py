@@ -119,7 +119,8 @@ def write(folder: Path, architecture: str, fields: dict[str, Any]) -> None:
                 torch.nn.init.normal_(parameter, mean=float("norm" in name or "ln_" in name), std=0.2)
             elif "embed" not in name:
                 torch.nn.init.normal_(parameter, std=0.12)
-    model.generation_config.eos_token_id = None
+    if model.can_generate():
+        model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
 
 

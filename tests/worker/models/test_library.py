@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
@@ -17,6 +18,7 @@ from quire.worker.models.build import describe, load_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs.library.apart import describe_apart
+from quire.worker.specs.library.choice import TAKEN, not_taken
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.registry import read_spec
 from quire.worker.specs.sizes import count, indivisible
@@ -123,9 +125,12 @@ def test_another_process_describes_a_model_alike(made):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["NoModelForCausalLM"]}, "is no decoder of transformers"),
+        ({"architectures": ["NoModelForCausalLM"]}, "is no model of transformers"),
         ({"architectures": ["BloomForCausalLM"], "model_type": "bloom"}, "has no interface for attention of others"),
-        ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "attention of others|state of its own"),
+        ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "keeps a state of its own"),
+        ({"architectures": ["RwkvForCausalLM"], "model_type": "rwkv"}, "keeps a state of its own"),
+        ({"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", *["full_attention"] * 2]}, "no KV cache holds"),
+        ({"architectures": ["MiniMaxForCausalLM"]}, "layers of linear_attention, whose state no KV cache holds"),
         ({"architectures": ["HrmTextForCausalLM"], "model_type": "hrm_text"}, "q_proj.weight and .* which is not read"),
         ({"architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n"}, "has more in it than text"),
         ({"num_hidden_layers": 10**7}, "num_hidden_layers"),
@@ -142,6 +147,13 @@ def test_what_the_library_cannot_do_with_us_is_refused_by_name(changes, message,
         describe_apart(tmp_path)
 
 
+def test_a_release_of_the_library_that_the_tests_did_not_run_is_refused():
+    assert not_taken(transformers.__version__) is None
+    assert not_taken(f"{TAKEN}.9") is None
+    for version in ("5.16.2", "5.18.0", "6.0", "5.170.0"):
+        assert f"{version} is installed" in str(not_taken(version))
+
+
 def test_code_that_a_checkpoint_brings_is_not_run(made, tmp_path):
     folder = made("ArceeForCausalLM", MODELS["ArceeForCausalLM"])
     stated = json.loads((folder / "config.json").read_text()) | {"dtype": "float32"}
@@ -151,7 +163,7 @@ def test_code_that_a_checkpoint_brings_is_not_run(made, tmp_path):
     assert isinstance(read_spec(tmp_path, describe=describe), LibrarySpec)
     stated["architectures"] = ["OwnForCausalLM"]
     (tmp_path / "config.json").write_text(json.dumps(stated))
-    with pytest.raises(ModelError, match="is no decoder of transformers"):
+    with pytest.raises(ModelError, match="is no model of transformers"):
         read_spec(tmp_path, describe=describe)
 
 

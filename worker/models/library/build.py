@@ -12,23 +12,23 @@ from quire.worker.models.library.plan import EXPERTS, style_of
 from quire.worker.specs.library.spec import HALVES, LibrarySpec
 from quire.worker.weights.parts import Part, whole
 
-TRUNK, SHELL = "trunk", "shell"
-"""Names in our model of what runs the tokens, and of what makes logits of hidden states."""
+TRUNK, SHELL, HEAD = "trunk", "shell", "classifier.shell"
+"""Names in our model of what runs the tokens, and of what makes logits of hidden states, or numbers of labels."""
 DECLARED = "declared"
 """Name in a module of the library's of what its own tensors are declared by."""
 
 
 def path_of(parts: Parts, name: str) -> str:
     """The path in our model of a module, by its name in the whole of the library's."""
-    if parts.prefix and f"{name}.".startswith(parts.prefix):
-        return ".".join(filter(None, (TRUNK, name[len(parts.prefix) :])))
-    return ".".join(filter(None, (SHELL, name)))
+    if parts.in_head(name):
+        return ".".join(filter(None, (HEAD if parts.is_labelled else SHELL, name)))
+    return ".".join(filter(None, (TRUNK, name[len(parts.prefix) :])))
 
 
 def linear_modules(parts: Parts, head: nn.Module | None) -> Iterator[tuple[str, nn.Linear]]:
-    """The linear layers that become ours, by their names; the output head is none of them."""
+    """The linear layers that become ours, by their names; the output head is none of them, nor is one of labels."""
     for name, module in parts.whole.named_modules():
-        if type(module) is nn.Linear and module is not head:
+        if type(module) is nn.Linear and module is not head and not (parts.is_labelled and parts.in_head(name)):
             yield name, module
 
 
@@ -42,9 +42,10 @@ def own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def staying_modules(parts: Parts, replaced: tuple[nn.Module | None, ...]) -> Iterator[tuple[str, nn.Module]]:
-    """Modules of the library's with tensors of their own, but for linear layers and what is `replaced`."""
+    """Modules of the library's with tensors of their own, but for linear layers of ours and what is `replaced`."""
+    ours = {module for _, module in linear_modules(parts, None)}
     for name, module in parts.whole.named_modules():
-        if type(module) is not nn.Linear and module not in replaced and own_tensors(module):
+        if module not in ours and module not in replaced and own_tensors(module):
             yield name, module
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
     kind = find_class(architecture_of(config))
     read = read_library_config(kind, config)
     parts = build_modules(kind, read, torch.float32, torch.device("meta"))
-    head, embedding = parts.whole.get_output_embeddings(), parts.trunk.get_input_embeddings()
+    head, embedding = parts.whole.get_output_embeddings(), _embedding(parts.trunk)
     _refuse_vocabulary(kind, head, embedding)
     linears = {
         path_of(parts, name): LibraryLinear(
@@ -54,6 +55,7 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
     hidden_size, attentions = trace(parts)
     by_expert = {one.template for one in stored if one.by_expert}
     experts = [(name, module) for name, module in staying if style_of(parts.whole, name) == EXPERTS]
+    labels = _elements([(name, module) for name, module in staying if parts.is_labelled and parts.in_head(name)])
     is_tied = head is not None and head.weight is embedding.weight
     return LibrarySpec(
         architecture=kind.__name__,
@@ -68,7 +70,9 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
         dealt_elements=_elements(experts),
         other_elements=_elements(staying)
         - _elements(experts)
+        - labels
         + (0 if head is None or head.bias is None else head.out_features),
+        label_elements=labels,
         tied_embeddings=is_tied,
         undivided=undivided(parts.whole, head, embedding) or _stored_together(experts, by_expert),
         max_model_len=_max_model_len(read),
@@ -80,6 +84,14 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
         linear_names=tuple(_linear_names(stored, parts, head)),
         num_blocks=read.num_hidden_layers,
     )
+
+
+def _embedding(trunk: Modules) -> Any:
+    """None: the library does not know which of the modules it is."""
+    try:
+        return trunk.get_input_embeddings()
+    except RuntimeError:
+        return None
 
 
 def _refuse_vocabulary(kind: Modules, head: Any, embedding: Any) -> None:
@@ -132,10 +144,9 @@ def _rules(
     parts: Parts, stored: list[Stored], linears: dict[str, LibraryLinear], head: Any, embedding: Any
 ) -> Iterable[StoredName]:
     """A rule for each kind of tensor."""
+    pattern = partial(pattern_of, optional=parts.optional, left_out=not parts.trunk_name)
     kinds = {NUMBER.sub("{}", path): linear for path, linear in linears.items()}
     names = {module: name for name, module in parts.whole.named_modules() if module in (head, embedding)}
-    if parts.whole.__class__.__name__.endswith("ForSequenceClassification"):
-        yield StoredName(pattern=r"score\.weight", target="classifier.output.weight")
     for one in stored:
         owner, _, name = one.template.rpartition(".")
         path = path_of(parts, owner)
@@ -144,19 +155,17 @@ def _rules(
         elif head is not None and owner == names[head] and name == "weight":
             target = f"head.{name}"
         elif path in kinds and kinds[path].dealt == "halves":
-            yield StoredName(
-                pattern=pattern_of(one.rows[0], parts.prefix), target=f"{target_of(path)}.{{part}}.{name}", parts=HALVES
-            )
+            yield StoredName(pattern=pattern(one.rows[0]), target=f"{target_of(path)}.{{part}}.{name}", parts=HALVES)
             continue
         else:
             target = target_of(f"{path}.{name}" if path in kinds else _declared_path(parts, one.template))
         if path in kinds or target.startswith(("embedding.", "head.")):
             # quantized layers have tensors of other names beside it
-            yield from _of_layer(one.rows[0], parts.prefix, target, name)
+            yield from _of_layer(pattern(one.rows[0]), target, name)
         elif one.by_expert:
-            yield from _of_experts(one, parts.prefix, target)
+            yield from _of_experts(one, map(pattern, one.rows), target)
         else:
-            yield StoredName(pattern=pattern_of(one.rows[0], parts.prefix), target=target)
+            yield StoredName(pattern=pattern(one.rows[0]), target=target)
 
 
 def _is_general(rule: StoredName) -> bool:
@@ -164,17 +173,17 @@ def _is_general(rule: StoredName) -> bool:
     return "<tensor>" in rule.pattern
 
 
-def _of_layer(row: str, prefix: str, target: str, name: str) -> Iterable[StoredName]:
+def _of_layer(pattern: str, target: str, name: str) -> Iterable[StoredName]:
     if name == "weight":
-        stem = pattern_of(row, prefix).removesuffix(r"\.weight")
+        stem = pattern.removesuffix(r"\.weight")
         yield StoredName(pattern=rf"{stem}\.(?P<tensor>\w+)", target=f"{target.removesuffix(WEIGHT)}.{{tensor}}")
 
 
-def _of_experts(one: Stored, prefix: str, target: str) -> Iterable[StoredName]:
+def _of_experts(one: Stored, patterns: Iterable[str], target: str) -> Iterable[StoredName]:
     owner, _, name = target.rpartition(".")
     numbers = one.template.count("{}")
-    for place, row in enumerate(one.rows):
-        yield StoredName(pattern=pattern_of(row, prefix), target=f"{owner}.{{n{numbers}}}.{place}.{name}")
+    for place, pattern in enumerate(patterns):
+        yield StoredName(pattern=pattern, target=f"{owner}.{{n{numbers}}}.{place}.{name}")
 
 
 def _head_names(parts: Parts, head: Any) -> tuple[str, ...]:

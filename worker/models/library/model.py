@@ -1,47 +1,18 @@
 """A model that runs as the library's modules: the same to the engine as a `Decoder`."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import nn
-from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.embedding import Vocabulary
 from quire.worker.memory.kv_cache import KVCache
-from quire.worker.models.classifier import Classifier
 from quire.worker.models.library.attention import Calls
 from quire.worker.models.library.build import put_ours
+from quire.worker.models.library.head import LabelHead, behind
 from quire.worker.models.library.layers import Logits, look_up_in
 from quire.worker.models.library.modules import build_modules, find_class, read_library_config
 from quire.worker.specs.library.spec import LibrarySpec
-
-
-@dataclass
-class TrunkOutput(MoeModelOutputWithPast):
-    """All that a head may ask its trunk for."""
-
-    cross_attentions: None = None
-    shared_kv_states: None = None
-
-
-class Given(nn.Module):
-    """Stands for the trunk where only the head is run: its result is what was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden: torch.Tensor | None = None
-
-    @property
-    def decoder(self) -> "Given":
-        """Itself: some heads ask for the decoder in their trunk."""
-        return self
-
-    def forward(self, *_: Any, **__: Any) -> TrunkOutput:
-        hidden: Any = self.hidden
-        return TrunkOutput(last_hidden_state=hidden)
 
 
 class LibraryModel(nn.Module):
@@ -60,13 +31,15 @@ class LibraryModel(nn.Module):
         self.head: Vocabulary | None = None
         if has_head and not spec.is_tied:
             self.head = Vocabulary(context.at("head"), spec.vocab_size, spec.hidden_size, looked_up=False)
-        self.classifier = None if spec.head is None else Classifier(spec.head, context, spec.hidden_size)
+        if spec.head is not None:
+            parts.widen_head()
         put_ours(parts, spec, context, Logits(self.head or self.embedding) if has_head else None)
         look_up_in(parts.trunk.get_input_embeddings(), self.embedding)
         self.trunk = parts.trunk
-        self._given = Given()
-        setattr(parts.whole, parts.trunk_name, self._given)
-        self.shell = parts.whole if has_head else None
+        self.classifier = None if spec.head is None else LabelHead(parts)
+        self.shell = None
+        if has_head:
+            self.shell, self._given = behind(parts)
         self.calls = Calls(context.group.rank)
         self.calls.attach(self.trunk)
 

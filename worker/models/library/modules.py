@@ -7,10 +7,7 @@ from typing import Any, Final
 
 import torch
 import transformers
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-)
+from transformers.models.auto import modeling_auto
 
 from quire.worker.fields import MAX_LAYERS, Config, shown
 from quire.worker.models.library.attention import NAME
@@ -23,8 +20,27 @@ LEFT_OUT: Final = ("auto_map", "quantization_config", "dtype", "torch_dtype", "t
 COUNTED: Final = re.compile(r"(?:.*_)?(?:layers?|experts)")
 """Names of fields that count what is a value of its own in the library, or a name."""
 MOST_COUNTED: Final = 1 << 16
+STATEFUL: Final = (
+    "linear_attention",
+    "conv",
+    "hybrid",
+    "hybrid_sliding",
+    "compressed_sparse_attention",
+    "heavily_compressed_attention",
+    "minimax_m3_sparse",
+    "deepseek_sparse_attention",
+    "qwen_sparse_attention",
+)
+"""Types of layers that keep something else of a text than keys and values."""
 GROWING_ROPES: Final = ("dynamic", "longrope")
 """Their angles hang on the longest sequence of a step, which is another one every time."""
+
+SERVED: Final = (
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    modeling_auto.MODEL_MAPPING_NAMES,
+)
+"""The library's tables of models with an output head, with labels for a text, and without a head."""
 
 Modules = Any
 """A model of the library's, which has no types that a checker could use."""
@@ -44,18 +60,50 @@ class Parts:
         """Beginning that stands before the trunk's names in those of the whole."""
         return f"{self.trunk_name}." if self.trunk_name else ""
 
+    @property
+    def optional(self) -> str:
+        """Beginning of the trunk's names that checkpoints have or leave out."""
+        return self.prefix or f"{self.whole.base_model_prefix}."
+
+    @property
+    def is_labelled(self) -> bool:
+        """Its head is one for labels, of the library's own."""
+        return type(self.whole).__name__.endswith("Classification")
+
+    def in_head(self, name: str) -> bool:
+        """A module, by its name in the whole, is none of the trunk's."""
+        return not f"{name}.".startswith(self.prefix)
+
+    def widen_head(self) -> None:
+        """Make what is behind the trunk float32."""
+        for name, child in self.whole.named_children():
+            if self.in_head(name):
+                child.float()
+
 
 def find_class(architecture: str) -> Modules:
     """The library's class. Raises ModelError for one that it does not have, or whose attention cannot be ours."""
-    known = (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(), *MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values())
-    if architecture not in {name for one in known for name in ((one,) if isinstance(one, str) else one)}:
-        raise ModelError("architectures", f"{shown(architecture)} is no decoder of {LIBRARY} either")
+    if architecture not in _names(*SERVED):
+        message = f"{shown(architecture)} is no model of {LIBRARY} either that generates, classifies or embeds texts"
+        raise ModelError("architectures", message)
     found = getattr(transformers, architecture)
-    if not found._supports_attention_backend:
-        raise ModelError("architectures", f"{architecture} of {LIBRARY} has no interface for attention of others")
+    try:
+        reads_text = found.main_input_name == "input_ids"
+    except ImportError as error:
+        raise ModelError("architectures", f"{architecture} of {LIBRARY}: {first_line(error)}") from error
+    if not reads_text:
+        raise ModelError("architectures", f"{architecture} of {LIBRARY} reads no text; it is not served")
     if found._is_stateful:
         raise ModelError("architectures", f"{architecture} keeps a state of its own, which no KV cache holds")
+    if not found._supports_attention_backend:
+        raise ModelError("architectures", f"{architecture} of {LIBRARY} has no interface for attention of others")
     return found
+
+
+def _names(*tables: Mapping[str, Any]) -> set[str]:
+    """The classes that the library's tables name, where a type of model may have several."""
+    found = (one for table in tables for one in table.values())
+    return {name for one in found for name in ((one,) if isinstance(one, str) else one)}
 
 
 def read_library_config(kind: Modules, config: Config) -> Any:
@@ -73,6 +121,10 @@ def read_library_config(kind: Modules, config: Config) -> Any:
     layers = getattr(found, "num_hidden_layers", 0)
     if not isinstance(layers, int) or not 0 < layers <= MAX_LAYERS:
         raise ModelError("num_hidden_layers", f"must be an integer in [1, {MAX_LAYERS}], got {shown(layers)}")
+    for layer in getattr(found, "layer_types", None) or ():
+        if layer in STATEFUL:
+            message = f"{kind.__name__} has layers of {layer}, whose state no KV cache holds; it is not served"
+            raise ModelError("layer_types", message)
     if getattr(found, "is_encoder_decoder", False):
         raise ModelError("is_encoder_decoder", "an encoder beside the decoder is not served")
     for rope in _ropes(getattr(found, "rope_parameters", None)):
@@ -112,6 +164,8 @@ def build_modules(kind: Modules, config: Any, dtype: torch.dtype, device: torch.
     whole.config._experts_implementation = EXPERTS
     vars(whole.config)["pad_token_id"] = None  # else every step looks for padding, and waits for the device
     _compute_buffers(whole, device)
+    if kind.__name__ in _names(modeling_auto.MODEL_MAPPING_NAMES):
+        return Parts(whole, whole, "")
     children = [
         (name, child) for name, child in whole.named_children() if isinstance(child, transformers.PreTrainedModel)
     ]

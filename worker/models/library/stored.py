@@ -66,14 +66,14 @@ def _stored(whole: Modules, name: str, template: str, tensor: torch.Tensor) -> S
     return Stored(template, rows, by_expert=True)
 
 
-def pattern_of(template: str, optional: str = "") -> str:
+def pattern_of(template: str, optional: str = "", *, left_out: bool = False) -> str:
     """The pattern of names of a template, with groups n0, n1, ... for its numbers; `optional`: a beginning that
-    checkpoints may leave out."""
+    checkpoints may leave out; `left_out`: the template does so."""
     parts = [re.escape(part) for part in template.removeprefix(optional).split("{}")]
     numbers = iter(range(len(parts)))
     pattern = parts[0] + "".join(rf"(?P<n{next(numbers)}>\d+){part}" for part in parts[1:])
-    left_out = optional if optional and template.startswith(optional) else ""
-    return (f"(?:{re.escape(left_out)})?" if left_out else "") + pattern
+    is_optional = optional and (left_out or template.startswith(optional))
+    return (f"(?:{re.escape(optional)})?" if is_optional else "") + pattern
 
 
 def target_of(template: str) -> str:

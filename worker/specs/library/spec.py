@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from quire.worker.fields import Config, DtypeName
-from quire.worker.specs.head_spec import HeadShape, HeadSpec
+from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.spec import LayerKV
 from quire.worker.weights.names import NameMap, NameRule
@@ -20,7 +20,8 @@ NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
 """A component of a name that is a number: of a layer, of an expert."""
 HALVES: Final = ("0", "1")
 """Names of the parts of a layer whose outputs are two halves."""
-CLASSIFIER: Final = HeadShape(dense=False, bias=False, tensors=r"score\.weight")
+BEHIND: Final = ("shell.", "classifier.")
+"""Beginnings of paths in the model of what stands behind the trunk: for the logits of tokens, or for labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,8 @@ class LibrarySpec:
     """Elements of other parameters that ranks share: those of experts."""
     other_elements: int
     """Elements of all others, which every rank has."""
+    label_elements: int
+    """Elements of a head of labels; 0: it has none."""
     tied_embeddings: bool
     undivided: str
     """Reason why several ranks cannot share it; empty: they can."""
@@ -121,8 +124,11 @@ class LibrarySpec:
     @property
     def names(self) -> NameMap:
         """Checkpoint tensor -> parameter. A head that the model does without may be stored."""
-        rules = (NameRule(one.pattern, one.target, one.parts) for one in self.stored_names)
+        rules = [NameRule(one.pattern, one.target, one.parts) for one in self.stored_names]
         ignored = self.ignored_names
+        if self.pooling is not None and self.head is None:
+            ignored = (*ignored, *(one.pattern for one in rules if one.target.startswith(BEHIND)))
+            rules = [one for one in rules if not one.target.startswith(BEHIND)]
         if self.tied_embeddings or self.pooling is not None:
             # of a tied head its bias remains
             left_out = r"\.\w+" if self.pooling is not None else r"\.(?!bias)\w+"
@@ -192,8 +198,12 @@ class LibrarySpec:
     def others(self, group_size: int) -> int:
         """Elements on each rank of all that is no matrix."""
         biases = sum(one.matrix(group_size)[0] for one in self.linears.values() if one.bias)
-        head = 0 if self.head is None else self.head.num_elements(self.hidden_size)
-        return self.dealt_elements // group_size + self.other_elements + biases + head
+        return self.dealt_elements // group_size + self.other_elements + biases + self.wide
+
+    @property
+    def wide(self) -> int:
+        """Those of them that are float32: a head of labels."""
+        return 0 if self.head is None else self.label_elements
 
 
 def _uneven(axis: str, full: int, size: int) -> tuple[str, ModelError]:

@@ -1,0 +1,136 @@
+"""Numbers of labels and vectors by modules of the transformers library, against the library alone."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import Groups
+from quire.worker.models.build import describe
+from quire.worker.specs.registry import read_spec
+from quire.worker.specs.sizes import count
+from quire.worker.start import start
+from quire.worker.weights.parts import ModelError
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from library_models import BASE, MODELS, write
+
+pytestmark = pytest.mark.integration
+
+PROMPTS = [[2, 7, 9, 3, 30, 31, 3], [2, 7, 3], [2, 5, 3, *range(40, 100), 3]]
+LABELS = {"num_labels": 3}
+CLASSIFIERS = {
+    "ArceeForSequenceClassification": BASE,
+    "GPT2ForSequenceClassification": MODELS["GPT2LMHeadModel"],
+    "CTRLForSequenceClassification": MODELS["CTRLLMHeadModel"],
+    "DeepseekV3ForSequenceClassification": MODELS["DeepseekV3ForCausalLM"],
+}
+"""Heads called score and classifier, one with a bias."""
+EMBEDDERS = {
+    "ArceeModel": BASE,
+    "GPT2Model": MODELS["GPT2LMHeadModel"],
+    "OPTModel": MODELS["OPTForCausalLM"],
+    "DeepseekV3Model": MODELS["DeepseekV3ForCausalLM"],
+}
+
+
+@pytest.fixture
+def drive_of(drive):
+    """`drive_of(folder, **changes)`: a driver of the model, started on modules of the library."""
+
+    def make(folder, **changes):
+        settings = {"max_num_seqs": 4, "max_num_batched_tokens": 128, "kv_cache_memory_bytes": 8 << 20}
+        settings |= {"num_threads": 1, "dtype": "float32", "model_impl": "transformers", **changes}
+        started = start(WorkerConfig(model=str(folder), device="cpu", **settings), 0, Device("cpu", 0), Groups)
+        driver = drive(started.executor, 16)
+        driver.facts = started.facts
+        return driver
+
+    return make
+
+
+def vectors(driver):
+    """What each of PROMPTS gives, all in one step; the longest comes again, in three."""
+    for slot, prompt in enumerate(PROMPTS):
+        driver.scribe.admit(slot, prompt)
+    found = driver.run([(slot, len(prompt)) for slot, prompt in enumerate(PROMPTS)]).embeddings
+    driver.scribe.release(2)
+    driver.scribe.admit(2, PROMPTS[2])
+    for length in (20, 30):
+        assert driver.run([(2, length)]).embeddings == ()
+    (again,) = driver.run([(2, len(PROMPTS[2]) - 50)]).embeddings
+    return [np.frombuffer(one, np.float32) for one in (*found, again)]
+
+
+def by_library(folder):
+    """The first result of the model's own class for each prompt."""
+    kind = getattr(transformers, json.loads((folder / "config.json").read_text())["architectures"][0])
+    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        return [model(torch.tensor([prompt]))[0][0].numpy() for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("architecture", CLASSIFIERS)
+def test_texts_get_the_labels_of_transformers(architecture, tmp_path, drive_of):
+    write(tmp_path, architecture, CLASSIFIERS[architecture] | LABELS)
+    driver = drive_of(tmp_path)
+    assert (driver.facts.task, driver.facts.vector_size) == ("classify", 3)
+    expected = by_library(tmp_path)
+    for ours, theirs in zip(vectors(driver), [*expected, expected[2]], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    model = driver.runner._model
+    sizes = count(model.spec, 1)
+    assert sizes.num_parameters + sizes.padding == sum(one.numel() for one in model.parameters())
+
+
+@pytest.mark.parametrize("architecture", EMBEDDERS)
+def test_a_model_without_a_head_gives_the_last_state_of_transformers(architecture, tmp_path, drive_of):
+    write(tmp_path, architecture, EMBEDDERS[architecture])
+    driver = drive_of(tmp_path)
+    assert driver.facts.task == "embed"
+    expected = by_library(tmp_path)
+    for ours, theirs in zip(vectors(driver), [*expected, expected[2]], strict=True):
+        np.testing.assert_allclose(ours, theirs[-1], atol=5e-5)
+
+
+def test_heads_that_a_checkpoint_has_and_the_task_does_without_are_left_out(tmp_path, drive_of):
+    write(tmp_path, "ArceeForSequenceClassification", BASE | LABELS)
+    driver = drive_of(tmp_path, task="embed")
+    assert driver.facts.task == "embed"
+    wanted = vectors(driver)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["ArceeModel"]}))
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["score.weight"]
+    save_file({**tensors, "lm_head.weight": torch.zeros(320, 64)}, tmp_path / "model.safetensors")
+    for bare, headed in zip(vectors(drive_of(tmp_path)), wanted, strict=True):
+        np.testing.assert_array_equal(bare, headed)
+
+
+def test_the_head_is_float32_whatever_the_model_is(tmp_path, drive_of):
+    write(tmp_path, "GPT2ForSequenceClassification", CLASSIFIERS["GPT2ForSequenceClassification"] | LABELS)
+    head = drive_of(tmp_path, dtype="bfloat16").runner._model.classifier
+    assert {one.dtype for one in head.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("NoModel", "no model of transformers .* either that generates, classifies or embeds texts"),
+        ("ViTModel", "reads no text"),
+        ("Qwen3VLVisionModel", "is no table"),
+        ("T5Model", "interface for attention"),
+    ],
+)
+def test_what_makes_no_vectors_of_texts_is_refused_by_name(architecture, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**BASE, "architectures": [architecture], "dtype": "float32"}))
+    with pytest.raises(ModelError, match=message):
+        read_spec(tmp_path, describe=describe)
