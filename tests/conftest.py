@@ -78,6 +78,7 @@ MODEL_TYPES = {
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3_text",
+    "Gemma3nForCausalLM": "gemma3n_text",
     "Gemma4ForCausalLM": "gemma4_text",
     "Gemma4UnifiedForCausalLM": "gemma4_unified_text",
     "Phi3ForCausalLM": "phi3",
@@ -178,8 +179,10 @@ def _write_model(
             if parameter.ndim == 1 or name.endswith("_bias"):
                 torch.nn.init.normal_(parameter, mean=gain * float("norm" in name), std=0.2)
         for name, one in (*model.named_parameters(), *model.named_buffers()):
-            if name.endswith(("e_score_correction_bias", "layer_scalar")):
-                torch.nn.init.normal_(one, mean=float(name.endswith("scalar")), std=0.2)
+            if name.endswith(("e_score_correction_bias", "layer_scalar", "output_scale")):
+                torch.nn.init.normal_(one, mean=float(name.endswith(("scalar", "scale"))), std=0.2)
+            if name.endswith("modality_router.weight"):  # else its logits, divided by the hidden size, say nothing
+                torch.nn.init.normal_(one, std=0.05 * config.hidden_size)
     model.generation_config.eos_token_id = config.eos_token_id
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
 

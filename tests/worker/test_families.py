@@ -19,6 +19,9 @@ FAMILIES = {
     "GemmaForCausalLM": {},
     "Gemma2ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0},
     "Gemma3ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24, "sliding_window_pattern": 2},
+    "Gemma3nForCausalLM": {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    | {"num_kv_shared_layers": 2, "activation_sparsity_pattern": [0.9, 0.5, 0.0, 0.0], "laurel_rank": 5}
+    | {"hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
     "Gemma4ForCausalLM": {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"] * 2}
     | {"global_head_dim": 32, "num_kv_shared_layers": 2}
     | {"hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},

@@ -37,7 +37,7 @@ class LayerInputs(nn.Module):
 
 
 class LayerInput(nn.Module):
-    """The end of one layer, which chooses from its vector by a gate, and adds that to the hidden state."""
+    """The end of one layer, which chooses from its vector by a gate."""
 
     def __init__(self, context: BuildContext, hidden: int, spec: LayerInputSpec, norm: NormSpec) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class LayerInput(nn.Module):
         self.norm = build_norm(context, hidden, norm)
 
     def forward(self, x: torch.Tensor, given: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """x [T, hidden] and the layer's vectors [T, size] -> x and what is added, [T, hidden]"""
-        added = self.projection(activation(self.gate(x, batch), self.kind) * given, batch)
-        out: torch.Tensor = x + self.norm(added)
-        return out
+        """x [T, hidden] and the layer's vectors [T, size] -> what is added to the hidden state, [T, hidden]"""
+        chosen = self.projection(activation(self.gate(x, batch), self.kind) * given, batch)
+        added: torch.Tensor = self.norm(chosen)
+        return added

@@ -23,7 +23,7 @@ from quire.worker.specs.spec import ExpertsSpec, FeedForwardSpec, LayerSpec, Nor
 FEED_FORWARDS: Final[Mapping[type, Callable[[BuildContext, int, Any], nn.Module]]] = MappingProxyType(
     {
         FeedForwardSpec: lambda context, hidden, spec: GatedMLP(
-            context, hidden, spec.intermediate_size, spec.bias, spec.activation
+            context, hidden, spec.intermediate_size, spec.bias, spec.activation, spec.sparsity
         ),
         ExpertsSpec: lambda context, hidden, spec: (
             RoutedMLP(context, hidden, spec)
@@ -83,7 +83,7 @@ class Block(nn.Module):
             return x, residual
         x = residual + x
         if self.input is not None:
-            x = self.input(x, given, batch)
+            x = x + self.input(x, given, batch)
         return (x if self.factor is None else self.factor(x)), None
 
     def _parallel(

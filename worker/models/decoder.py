@@ -1,6 +1,7 @@
 """The decoder-only transformer: one definition for every architecture a ModelSpec can describe."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -11,9 +12,11 @@ from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.layer_inputs import LayerInputs
 from quire.worker.layers.norm import build_norm
 from quire.worker.layers.rotary import Rotary
+from quire.worker.layers.streams import Streams
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.models.block import Block
 from quire.worker.models.classifier import Classifier
+from quire.worker.models.streamed_block import StreamedBlock
 from quire.worker.models.vision.build import build_tower
 from quire.worker.specs.spec import ModelSpec
 
@@ -34,10 +37,14 @@ class Decoder(nn.Module):
         )
         # the residual sum is kept divided by what is added to it is multiplied by: norms, but for eps, do not notice
         norm = replace(spec.norm, eps=spec.norm.eps / spec.residual_scale**2)
+        block = Block if spec.streams is None else partial(StreamedBlock, streams=spec.streams)
         self.blocks = nn.ModuleList(
-            Block(context.at(f"blocks.{number}"), spec.hidden_size, norm, spec.norm, layer)
+            block(context.at(f"blocks.{number}"), spec.hidden_size, norm, spec.norm, layer)
             for number, layer in enumerate(spec.layers)
         )
+        self.streams: Streams | None = None
+        if spec.streams is not None:
+            self.streams = Streams(context.at("streams"), spec.hidden_size, spec.streams)
         self.layer_inputs: LayerInputs | None = None
         if (given := spec.layers[0].input) is not None:
             inputs = context.at("layer_inputs")
@@ -66,12 +73,16 @@ class Decoder(nn.Module):
         rotations = [rotary.rotation(batch.positions) for rotary in self.rotaries]
         x, residual = self.embedding.embed(batch.token_ids, embedded), None
         given = None if self.layer_inputs is None else self.layer_inputs(batch.token_ids, x, batch).unbind(1)
+        if self.streams is not None:
+            x = self.streams.split(x, batch)
         places = zip(self.blocks, self._rope_of_layer, self._cache_of_layer, strict=True)
         for number, (block, rope, place) in enumerate(places):
             own = None if given is None else given[number]
             x, residual = block(x, residual, rotations[rope], batch, cache.layers[place], own)
             if embedded is not None and number < self._deepened:
                 x = embedded.added_to(x, number)
+        if self.streams is not None:
+            x = self.streams.joined(x, batch)
         return self.norm.add(x, residual)[0] if residual is not None else self.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

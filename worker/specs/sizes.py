@@ -10,13 +10,15 @@ from quire.worker.quant.form import BLOCK, DENSE, STEP, UNIT, F8Blocks, Form, Gr
 from quire.worker.quant.plan import EMBEDDING, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.library.spec import LibrarySpec
-from quire.worker.specs.spec import ExpertsSpec, LayerSpec, ModelSpec, NormPlaces
+from quire.worker.specs.spec import ExpertsSpec, LayerSpec, ModelSpec, NormPlaces, StreamsSpec
 from quire.worker.weights.parts import STORED, ModelError, Slice, even, kv_head_share, vocabulary_share
 
 AnySized = ModelSpec | EncoderSpec | LibrarySpec
 HEAD: Final = "head"
 """Path in the model."""
 NORMS_OF_BLOCK: Final[Mapping[NormPlaces, int]] = {"before": 2, "after": 2, "both": 4, "parallel": 1}
+STREAM_NORMS: Final = 2
+"""Norms more that a block has for its streams."""
 WIDE: Final = 4
 """Bytes of a number in float32."""
 GATED: Final = ("gate_up.gate", "gate_up.up", "down")
@@ -83,6 +85,9 @@ def count(spec: AnySized, group_size: int) -> Sizes:
         width = len(layers) * given.size
         matrices["layer_inputs.projection"] = (width, spec.hidden_size)
         others += vocabulary_share(given.vocab_size, 0, group_size, is_tied=False).length * width + given.size
+    if spec.streams is not None:
+        matrices |= _streams(spec.streams, len(layers), spec.hidden_size)
+        others += len(layers) * (spec.streams.num_elements(spec.hidden_size) + STREAM_NORMS * spec.hidden_size)
     others += 0 if spec.vision is None else spec.vision.rank_elements(group_size)
     others += 0 if spec.head is None else spec.head.num_elements(spec.hidden_size)
     wide = sum(layer.attention.num_heads // group_size for layer in spec.layers if layer.attention.sinks)
@@ -90,6 +95,7 @@ def count(spec: AnySized, group_size: int) -> Sizes:
     if spec.norm.is_wide:
         wide += sum(_gains(layer, spec.hidden_size, group_size) for layer in spec.layers) + spec.hidden_size
         wide += 0 if given is None else given.size
+        wide += 0 if spec.streams is None else len(layers) * STREAM_NORMS * spec.hidden_size
     return Sizes(matrices, vocabulary, others, wide, is_tied, padding * spec.hidden_size)
 
 
@@ -204,6 +210,14 @@ def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[dict[str, Sh
         matrices |= dict(zip((f"{path}.{name}" for name in GATED), _gated(hidden, inner), strict=True))
         others += 2 * inner + hidden if dense.bias else 0
     return matrices, others
+
+
+def _streams(spec: StreamsSpec, num_layers: int, hidden: int) -> dict[str, Shape]:
+    """The matrices at both ends of the streams, and those of the learned residuals."""
+    ends = {f"streams.{end}.{n}": (hidden, hidden) for end in ("spread", "gather") for n in range(spec.count - 1)}
+    left = {f"blocks.{n}.laurel.left": (spec.laurel_rank, hidden) for n in range(num_layers)}
+    right = {f"blocks.{n}.laurel.right": (hidden, spec.laurel_rank) for n in range(num_layers)}
+    return ends | left | right
 
 
 def _gated(hidden: int, inner: int) -> tuple[Shape, Shape, Shape]:

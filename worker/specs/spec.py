@@ -13,6 +13,7 @@ from quire.worker.specs.kinds.feed_forward import NormKind as NormKind
 from quire.worker.specs.kinds.feed_forward import NormPlaces as NormPlaces
 from quire.worker.specs.kinds.feed_forward import NormSpec as NormSpec
 from quire.worker.specs.kinds.rope import RopeSpec
+from quire.worker.specs.kinds.streams import StreamsSpec as StreamsSpec
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.vision_spec import VisionSpec
 from quire.worker.weights.parts import ModelError, kv_head_share
@@ -188,6 +189,8 @@ class ModelSpec:
     residual_scale: float = 1.0
     """Factor of what the parts of every block add."""
     logit_scale: float = 1.0
+    streams: StreamsSpec | None = None
+    """Residual streams; None: there is one."""
     logit_cap: float | None = None
     """Logits become `logit_cap * tanh(logit / logit_cap)`."""
 

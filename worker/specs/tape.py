@@ -54,6 +54,10 @@ def _untaped_model(spec: ModelSpec) -> str:
         return "norms by mean and variance are torch's"
     if any(layer.norms not in ("before", "both") for layer in spec.layers):
         return "torch adds the residual where no norm follows"
+    if spec.streams is not None:
+        return "torch predicts and corrects the streams"
+    if any(layer.dense is not None and layer.dense[1].sparsity for layer in spec.layers):
+        return "torch cuts off a part of the gates"
     if any(layer.attention.value_norm or layer.attention.keys_as_values for layer in spec.layers):
         return "torch makes the values"
     if any(layer.attention.reads is not None for layer in spec.layers):

@@ -23,6 +23,13 @@ LONGROPE = {
     "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 16.0],
 }
 GEMMA4 = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 21, "hidden_size_per_layer_input": 0}
+GEMMA3N = {
+    "head_dim": 16,
+    "sliding_window": 21,
+    "hidden_size_per_layer_input": 9,
+    "vocab_size_per_layer_input": 320,
+    "laurel_rank": 5,
+}
 MODELS = {
     "llama 2: as many key-value heads as heads": ("LlamaForCausalLM", {"num_key_value_heads": 4}),
     "llama 3: grouped queries, llama3 rope": ("LlamaForCausalLM", {"rope_parameters": LLAMA3_ROPE}),
@@ -85,6 +92,18 @@ MODELS = {
         | {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": SHORT}},
     ),
     "gemma 3: heads of 256": ("Gemma3ForCausalLM", {"sliding_window_pattern": 2, "sliding_window": 9}),
+    "gemma 3n: streams, sparse gates, layers that read another's keys": (
+        "Gemma3nForCausalLM",
+        {**GEMMA3N, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3}
+        | {"num_kv_shared_layers": 3, "intermediate_size": [96, 80, 64, 96, 112, 96]}
+        | {"activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.3, 0.0, 0.0], "final_logit_softcapping": 10.0},
+    ),
+    "gemma 3n: another active stream, which nothing scales, and a bias": (
+        "Gemma3nForCausalLM",
+        {**GEMMA3N, "altup_num_inputs": 3, "altup_active_idx": 1, "altup_correct_scale": False}
+        | {"attention_bias": True, "num_hidden_layers": 5, "num_kv_shared_layers": 0, "num_key_value_heads": 1}
+        | {"initializer_range": 0.2},
+    ),
     "gemma 4: wider heads where everything is seen": (
         "Gemma4ForCausalLM",
         {**GEMMA4, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},

@@ -46,6 +46,13 @@ MODELS = {
         | {"head_dim": 16, "global_head_dim": 32, "sliding_window": WINDOW, "num_kv_shared_layers": 3}
         | {"hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
     ),
+    "gemma 3n: streams, and layers that read another's keys": (
+        "Gemma3nForCausalLM",
+        {"num_hidden_layers": 5, "layer_types": [SLIDING, SLIDING, FULL, SLIDING, FULL], "head_dim": 16}
+        | {"sliding_window": WINDOW, "num_kv_shared_layers": 2, "laurel_rank": 5}
+        | {"activation_sparsity_pattern": [0.9, 0.5, 0.0, 0.0, 0.0]}
+        | {"hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
+    ),
     "the upper ones": ("Qwen3ForCausalLM", {**KINDS, "max_window_layers": 2, "head_dim": 16}),
 }
 

@@ -40,6 +40,7 @@ LIBRARY = {
     "Gemma": transformers.GemmaConfig,
     "Gemma2": transformers.Gemma2Config,
     "Gemma3": transformers.Gemma3TextConfig,
+    "Gemma3n": transformers.Gemma3nTextConfig,
     "Gemma4": transformers.Gemma4TextConfig,
     "Gemma4Unified": transformers.Gemma4UnifiedTextConfig,
     "Phi3": transformers.Phi3Config,
@@ -133,6 +134,20 @@ PER_LAYER = {
     "num_kv_shared_layers": 2,
     "use_double_wide_mlp": True,
 }
+GEMMA3N = {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "final_logit_softcapping": 5.0,
+    "attention_bias": True,
+    "num_hidden_layers": 12,
+    "layer_types": ["sliding_attention", "full_attention"] * 6,
+    "rope_theta": 500.0,
+    "rope_local_base_freq": 50.0,
+    "altup_num_inputs": 3,
+    "altup_active_idx": 1,
+    "altup_correct_scale": False,
+    "laurel_rank": 10,
+    "activation_sparsity_pattern": [0.7] * 5 + [0.0] * 7,
+}
 SPARSE = {
     "num_experts": 10,
     "num_experts_per_tok": 3,
@@ -161,6 +176,7 @@ OWN = {
     "Gemma": {"attention_bias": True},
     "Gemma2": {**GEMMA, "attn_logit_softcapping": 7.0},
     "Gemma3": {**GEMMA, "sliding_window_pattern": 3, "rope_theta": 500.0, "rope_local_base_freq": 50.0},
+    "Gemma3n": {**GEMMA3N, **PER_LAYER},
     "Gemma4": {**GEMMA4, **PER_LAYER},
     "Gemma4Unified": GEMMA4,
     "Phi3": {"original_max_position_embeddings": 96},
@@ -261,7 +277,7 @@ FIRST = [name for name in DECODERS if re.match("Llama(?!4)|Mistral|Ministral|Qwe
 def full_config(architecture, rope="new"):
     kind = family(architecture)
     fields = {**DECODER, "pad_token_id": None, **OWN[kind], **ROPES[rope]} if kind in OWN else ENCODER
-    if kind in ("Gemma3", "Gemma4", "Gemma4Unified", "Olmo3"):  # whose sections are those of kinds of layers
+    if kind in ("Gemma3", "Gemma3n", "Gemma4", "Gemma4Unified", "Olmo3"):  # whose sections are those of kinds of layers
         del fields["rope_parameters"]
     return {"architectures": [architecture], "model_type": LIBRARY[kind].model_type, "dtype": "bfloat16", **fields}
 
@@ -347,6 +363,11 @@ def assert_alike(spec, model):
     assert spec.residual_scale == getattr(theirs, "residual_multiplier", 1.0)
     scale = theirs.hidden_size**0.5 if spec.norm.is_wide else 1.0
     assert spec.embedding_scale == getattr(theirs, "embedding_multiplier", scale)
+    if spec.streams is not None:
+        (altup,) = {(one.altup.config.altup_active_idx, one.altup.config.altup_correct_scale) for one in base.layers}
+        assert (spec.streams.active, spec.streams.scaled) == altup
+        sparsity = [one.mlp.activation_sparsity for one in base.layers]
+        assert [layer.feed_forward.sparsity for layer in spec.layers] == sparsity
     if {layer.attention.rope.type for layer in spec.layers} <= {"default", "llama3", "none"}:
         assert spec.max_model_len == theirs.max_position_embeddings
 

@@ -26,7 +26,7 @@ from test_left_out_keys import LIBRARY, OF_ONE_PIECE, full_config
 
 FAMILY = re.compile("|".join(sorted(LIBRARY, key=len, reverse=True)))
 
-NO_MATRICES = r"(layer_inputs\.)?(embedding|positions|token_types)\.|.*\.(router|experts)\."
+NO_MATRICES = r"(layer_inputs\.)?(embedding|positions|token_types)\.|.*\.(router|experts|altup)\."
 
 
 class FirstRank(SingleGroup):
@@ -70,7 +70,9 @@ def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_ca
     assert built == sizes.count(spec, 1).matrices
     num_blocks = spec.num_layers if isinstance(spec, EncoderSpec) else len(spec.layers)
     layers = checkpoint_names(spec).linear_layers(num_blocks)
-    if getattr(spec, "experts", ()) or architecture.startswith("Gemma4"):  # names are those of any layer, of all kinds
+    if getattr(spec, "experts", ()) or architecture.startswith(
+        ("Gemma3n", "Gemma4")
+    ):  # names are those of any layer, of all kinds
         layers = {name: paths for name, paths in layers.items() if built.keys() >= set(paths)}
     assert {path for paths in layers.values() for path in paths} == built.keys()
     with torch.device("meta"):

@@ -46,6 +46,13 @@ MODELS = [
         {**GEMMA4, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3}
         | {"num_kv_shared_layers": 3, "hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
     ),
+    (
+        "Gemma3nForCausalLM",
+        {"head_dim": 16, "sliding_window": 9, "num_hidden_layers": 6, "num_kv_shared_layers": 3, "laurel_rank": 5}
+        | {"layer_types": ["sliding_attention", "full_attention"] * 3, "intermediate_size": [96, 64, 96, 96, 32, 96]}
+        | {"activation_sparsity_pattern": [0.9, 0.6, 0.5, 0.0, 0.0, 0.0]}
+        | {"hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
+    ),
     ("Phi3ForCausalLM", {"num_key_value_heads": 4}),
     ("Glm4ForCausalLM", {"head_dim": 32, "num_key_value_heads": 1}),
     ("Olmo2ForCausalLM", {"num_key_value_heads": 2}),
@@ -97,6 +104,8 @@ def ranks(tmp_path_factory, some_prompts, folders):
 WHOLE = (
     *("o_proj.bias", "down_proj.bias", "block_sparse_moe.gate.weight", "mlp.gate.weight", "shared_expert_gate.weight"),
     *(f"per_layer_{name}.weight" for name in ("input_gate", "projection", "model_projection")),
+    *(f"altup_{end}projections.{number}.weight" for end in ("", "unembed_") for number in range(3)),
+    *("linear_left.weight", "linear_right.weight", "_coefs.weight", "output_scale"),
     *("correction_bias", "layer_scalar", "router.weight", "router.bias", "down_proj_bias"),
 )
 """Ends of the names of tensors that every rank holds, beside norms: biases of rows, routers, and small ones."""

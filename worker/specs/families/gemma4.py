@@ -7,7 +7,19 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from quire.worker.fields import Config, activation, count, dtype_name, flag, inside, integer, number, section, shown
+from quire.worker.fields import (
+    Config,
+    Gate,
+    activation,
+    count,
+    dtype_name,
+    flag,
+    inside,
+    integer,
+    number,
+    section,
+    shown,
+)
 from quire.worker.specs.families.gemma import NORMS
 from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_sliding
 from quire.worker.specs.kinds.rope import of_layer_type
@@ -26,14 +38,11 @@ from quire.worker.weights.parts import ModelError
 
 
 def _names(prefix: str, called: str) -> NameMap:
-    found = decoder_names(prefix, called, NORMS)
+    found = with_inputs(decoder_names(prefix, called, NORMS), prefix, called)
     layer = rf"{prefix}layers\.(?P<n>\d+)\."
-    here, experts = "blocks.{n}.input.", "blocks.{n}.mlp.experts.{part}."
+    experts = "blocks.{n}.mlp.experts.{part}."
     rules = (
         NameRule(rf"{layer}layer_scalar", "blocks.{n}.factor.value"),
-        NameRule(rf"{layer}per_layer_input_gate\.(?P<tensor>\w+)", here + "gate.{tensor}"),
-        NameRule(rf"{layer}per_layer_projection\.(?P<tensor>\w+)", here + "projection.{tensor}"),
-        NameRule(rf"{layer}post_per_layer_input_norm\.weight", here + "norm.weight"),
         NameRule(rf"{layer}router\.proj\.weight", "blocks.{n}.mlp.router.experts.weight"),
         NameRule(rf"{layer}router\.scale", "blocks.{n}.mlp.router_norm.weight"),
         NameRule(rf"{layer}router\.per_expert_scale", "blocks.{n}.mlp.scales.value"),
@@ -42,6 +51,17 @@ def _names(prefix: str, called: str) -> NameMap:
         NameRule(rf"{layer}post_feedforward_layernorm_1\.weight", "blocks.{n}.mlp.shared_end_norm.weight"),
         NameRule(rf"{layer}experts\.gate_up_proj", f"{experts}gate_up", ("gate", "up"), stacked, of_experts=True),
         NameRule(rf"{layer}experts\.down_proj", f"{experts}down", ("down",), stacked, of_experts=True),
+    )
+    return replace(found, rules=(*found.rules, *rules))
+
+
+def with_inputs(names: NameMap, prefix: str, called: str) -> NameMap:
+    """The names of a decoder, and those of what its layers get beside the hidden state; see `decoder_names`."""
+    layer, here = rf"{prefix}layers\.(?P<n>\d+)\.", "blocks.{n}.input."
+    rules = (
+        NameRule(rf"{layer}per_layer_input_gate\.(?P<tensor>\w+)", here + "gate.{tensor}"),
+        NameRule(rf"{layer}per_layer_projection\.(?P<tensor>\w+)", here + "projection.{tensor}"),
+        NameRule(rf"{layer}post_per_layer_input_norm\.weight", here + "norm.weight"),
         NameRule(rf"{prefix}embed_tokens_per_layer\.weight", "layer_inputs.embedding.weight"),
         NameRule(rf"{prefix}per_layer_model_projection\.(?P<tensor>\w+)", "layer_inputs.projection.{tensor}"),
         NameRule(rf"{prefix}per_layer_projection_norm\.weight", "layer_inputs.norm.weight"),
@@ -50,7 +70,7 @@ def _names(prefix: str, called: str) -> NameMap:
         *(f"{called}layers.{{n}}.{name}" for name in ("per_layer_input_gate", "per_layer_projection")),
         f"{called}per_layer_model_projection",
     )
-    return replace(found, rules=(*found.rules, *rules), linear=(*found.linear, *linear))
+    return replace(names, rules=(*names.rules, *rules), linear=(*names.linear, *linear))
 
 
 NAMES: Final = _names(r"(model\.)?", "model.")
@@ -95,11 +115,11 @@ def read_unified_gemma4(config: Config, generation: Config) -> ModelSpec:
 
 def read_wrapped(config: Config, generation: Config) -> ModelSpec:
     """The text of a model that has towers."""
-    return _wrapped(config, generation, DEFAULTS)
+    return read_text(config, generation, DEFAULTS, _decoder)
 
 
 def read_wrapped_unified(config: Config, generation: Config) -> ModelSpec:
-    return _wrapped(config, generation, UNIFIED_DEFAULTS)
+    return read_text(config, generation, UNIFIED_DEFAULTS, _decoder)
 
 
 def beside_experts(names: NameMap) -> NameMap:
@@ -118,7 +138,10 @@ def without_keys(names: NameMap, layers: range) -> NameMap:
     return names.ignoring(rf"(.+\.)?layers\.({numbers})\.self_attn\.[kv]_(proj|norm)\.\w+")
 
 
-def _wrapped(config: Config, generation: Config, defaults: Config) -> ModelSpec:
+def read_text(
+    config: Config, generation: Config, defaults: Config, read: Callable[[Config, Config], ModelSpec]
+) -> ModelSpec:
+    """The text of a model that has towers, whose section `read` reads. Raises ModelError."""
     with inside("text_config"):
         text = {"eos_token_id": config.get("eos_token_id"), **defaults, **section(config, "text_config")}
         outside = {
@@ -126,7 +149,7 @@ def _wrapped(config: Config, generation: Config, defaults: Config) -> ModelSpec:
             "dtype": dtype_name(config) or dtype_name(text),
             "tie_word_embeddings": flag(config, "tie_word_embeddings", True),
         }
-        return _decoder({**text, **outside}, generation)
+        return read({**text, **outside}, generation)
 
 
 def _decoder(config: Config, generation: Config) -> ModelSpec:
@@ -149,8 +172,7 @@ def _layers(config: Config) -> tuple[LayerSpec, ...]:
     for place, is_sliding in enumerate(slides):
         layer = _layer(config, place, is_sliding, is_wide=place >= num_keeping)
         if place >= num_keeping:
-            sources = [before for before in range(num_keeping) if slides[before] == is_sliding]
-            layer = _reading(layer, sources[-1] if sources else None, layers)
+            layer = reading(layer, source(slides, num_keeping, is_sliding), layers)
         layers.append(layer)
     return tuple(layers)
 
@@ -165,10 +187,7 @@ def _layer(config: Config, place: int, is_sliding: bool, *, is_wide: bool) -> La
     """`is_wide`: its feed-forward may be twice as wide."""
     twice = is_wide and flag(config, "use_double_wide_mlp", False)
     kind = activation(config, "gelu_pytorch_tanh", "hidden_activation")
-    given: LayerInputSpec | None = None
-    if config.get("hidden_size_per_layer_input"):
-        size, rows = (integer(config, name) for name in ("hidden_size_per_layer_input", "vocab_size_per_layer_input"))
-        given = LayerInputSpec(size=size, vocab_size=rows, activation=kind)
+    given = read_input(config, kind) if config.get("hidden_size_per_layer_input") else None
     dense = FeedForwardSpec(
         intermediate_size=integer(config, "intermediate_size") * (2 if twice else 1), activation=kind
     )
@@ -179,6 +198,12 @@ def _layer(config: Config, place: int, is_sliding: bool, *, is_wide: bool) -> La
         input=given,
         scaled=True,
     )
+
+
+def read_input(config: Config, kind: Gate) -> LayerInputSpec:
+    """The input of each layer beside the hidden state, chosen by a gate of this activation. Raises ModelError."""
+    size, rows = (integer(config, name) for name in ("hidden_size_per_layer_input", "vocab_size_per_layer_input"))
+    return LayerInputSpec(size=size, vocab_size=rows, activation=kind)
 
 
 def _experts(config: Config, dense: FeedForwardSpec) -> ExpertsSpec:
@@ -202,8 +227,13 @@ def _norm(config: Config) -> NormSpec:
     return NormSpec(number(config, "rms_norm_eps", 1e-6), "rms_wide")
 
 
-def _reading(layer: LayerSpec, source: int | None, layers: Sequence[LayerSpec]) -> LayerSpec:
-    """The layer, which reads the keys and values of the last one of its kind that keeps some. Raises ModelError."""
+def source(slides: Sequence[bool], num_keeping: int, is_sliding: bool) -> int | None:
+    """The last layer that keeps keys and sees as far; None: there is none."""
+    return next((place for place in reversed(range(num_keeping)) if slides[place] == is_sliding), None)
+
+
+def reading(layer: LayerSpec, source: int | None, layers: Sequence[LayerSpec]) -> LayerSpec:
+    """The layer, which reads the keys and values of that one. Raises ModelError."""
     own = layer.attention
     other = own if source is None else layers[source].attention
     if source is None or (own.num_kv_heads, own.head_dim) != (other.num_kv_heads, other.head_dim):

@@ -37,6 +37,8 @@ class FeedForwardSpec:
     activation: Gate = "silu"
     """Activation of the gate."""
     bias: bool = False
+    sparsity: float = 0.0
+    """Part of the gate that is cut off, were it normally distributed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
