@@ -35,7 +35,8 @@ def _traits(attention: AttentionSpec) -> Iterator[str]:
 
 def _feed_forward(layer: LayerSpec) -> str:
     if not isinstance(layer.feed_forward, ExpertsSpec):
-        return "dense"
+        sparsity = layer.feed_forward.sparsity
+        return f"dense with {sparsity:.0%} of its gate cut off" if sparsity else "dense"
     if layer.feed_forward.shared is None:
         return "experts"
     return "experts and a dense block" if layer.feed_forward.beside else "experts and a shared one"

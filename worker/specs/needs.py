@@ -108,7 +108,10 @@ class Fit:
     @property
     def layers(self) -> str:
         """The kinds of its layers; empty for what is no decoder of our own."""
-        return layers_in_words(self.spec.layers) if isinstance(self.spec, ModelSpec) else ""
+        if not isinstance(self.spec, ModelSpec):
+            return ""
+        streams = "" if self.spec.streams is None else f", on one of {self.spec.streams.count} residual streams"
+        return f"{layers_in_words(self.spec.layers)}{streams}"
 
     @property
     def experts(self) -> str:

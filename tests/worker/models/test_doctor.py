@@ -20,6 +20,12 @@ LAYERS = {
     "gemma 2: capped scores and logits, every other layer with a window": (
         "2 x attention over 21 tokens, dense; 1 x attention, dense"
     ),
+    "gemma 3n: streams, sparse gates, layers that read another's keys": (
+        "1 x attention over 21 tokens, dense with 95% of its gate cut off; 1 x attention, dense with 50% of its gate "
+        "cut off; 1 x attention over 21 tokens, dense; 1 x attention with the keys of an earlier layer, dense with 30% "
+        "of its gate cut off; 1 x attention over 21 tokens with the keys of an earlier layer, dense; 1 x attention "
+        "with the keys of an earlier layer, dense, on one of 4 residual streams"
+    ),
     "gemma 4: fewer keys, which are values, and a bias": (
         "5 x attention over 21 tokens, dense; 1 x attention with keys as values, dense"
     ),
