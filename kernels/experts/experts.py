@@ -3,6 +3,7 @@
 Shape legend: T tokens, k experts of each, E experts that lie here, H hidden size, I inner size of an expert.
 """
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -50,13 +51,33 @@ def experts_reference(
     with their biases, and the gate are rounded to x's dtype, the sum goes from j = 0 on in float32.
     """
     gate_up, down = unpack(gate_up), unpack(down)
-    results = x.new_zeros((*ids.shape, x.shape[1]))
-    for expert in range(len(gate_up)):
-        token, place = (ids == first + expert).nonzero(as_tuple=True)
+
+    def block(number: int, tokens: torch.Tensor) -> torch.Tensor:
+        expert = number - first
         biases = (None if bias is None else bias[expert] for bias in (gate_up_bias, down_bias))
-        inner = gate_experts(torch_linear(x[token], gate_up[expert], next(biases)), kind)
-        results[token, place] = torch_linear(inner, down[expert], next(biases))
-    here = (ids >= first) & (ids < first + len(gate_up))
+        inner = gate_experts(torch_linear(tokens, gate_up[expert], next(biases)), kind)
+        return torch_linear(inner, down[expert], next(biases))
+
+    return sum_of_experts(x, ids, weights, range(first, first + len(gate_up)), block)
+
+
+def sum_of_experts(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    own: range,
+    block: Callable[[int, torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """`sum_j weights[:, j] * block(e_j, x)`, from j = 0 on in float32, of the experts that are here, `own`.
+
+    x [T, H], ids int32 [T, k], weights float32 [T, k] -> [T, H]. `block`: the number of an expert that is here, and the
+    tokens that are sent to it [t, H] -> [t, H].
+    """
+    results = x.new_zeros((*ids.shape, x.shape[1]))
+    here = (ids >= own.start) & (ids < own.stop)
+    for expert in torch.unique(ids[here]).tolist():
+        token, place = (ids == expert).nonzero(as_tuple=True)
+        results[token, place] = block(expert, x[token])
     wide = torch.promote_types(x.dtype, torch.float32)
     total = x.new_zeros(x.shape, dtype=wide)
     for j in range(ids.shape[1]):

@@ -12,8 +12,10 @@ from quire.kernels.linear.pack import BLOCK, pack
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.expert_choice import ExpertChoice
+from quire.worker.layers.experts_apart import MATRICES, ExpertsApart
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import Norm
+from quire.worker.quant.dense import DenseScheme
 from quire.worker.specs.spec import ExpertsSpec
 from quire.worker.weights.parts import Part, Slice, consecutive, whole
 from quire.worker.weights.shard import ShardedModule
@@ -65,26 +67,29 @@ class Experts(ShardedModule):
         self.kind = spec.activation
         own, share = spec.shares(context.group.rank, context.group.size)
         self.first, every = own.start, whole(hidden)
-        halves = (("gate", 0), ("up", share.length))
+        halves = (("gate_up.gate", 0), ("gate_up.up", share.length))
         inner = [share if n in range(own.start, own.stop) else Slice(share.full, 0, 0) for n in range(own.full)]
         wide = (
-            Part(f"{n}.{name}", (rows, every), 0, offset, (n - own.start,))
+            Part(f"{n}.{name}", (rows, every), 0, offset, (n - own.start,), "weight")
             for n, rows in enumerate(inner)
             for name, offset in halves
         )
         self.declare("gate_up", context.dtype, tuple(wide), (own.length, 2 * share.length, hidden))
-        down = (Part(f"{n}.down", (every, columns), index=(n - own.start,)) for n, columns in enumerate(inner))
+        down = (
+            Part(f"{n}.down", (every, columns), index=(n - own.start,), tensor="weight")
+            for n, columns in enumerate(inner)
+        )
         self.declare("down", context.dtype, tuple(down), (own.length, hidden, share.length))
         self.is_biased, self.adds_down_bias = spec.bias, spec.bias and share.start == 0
         if spec.bias:
             wide = (
-                Part(f"{n}.{name}", (rows,), 0, offset, (n - own.start,))
+                Part(f"{n}.{name}", (rows,), 0, offset, (n - own.start,), "bias")
                 for n, rows in enumerate(inner)
                 for name, offset in halves
             )
             self.declare("gate_up_bias", context.dtype, tuple(wide), (own.length, 2 * share.length))
             outer = (every if rows.length else Slice(hidden, 0, 0) for rows in inner)
-            down = (Part(f"{n}.down", (rows,), index=(n - own.start,)) for n, rows in enumerate(outer))
+            down = (Part(f"{n}.down", (rows,), index=(n - own.start,), tensor="bias") for n, rows in enumerate(outer))
             self.declare("down_bias", context.dtype, tuple(down), (own.length, hidden))
 
     def finish(self) -> None:
@@ -100,6 +105,13 @@ class Experts(ShardedModule):
         return experts(x, ids, weights, *matrices, self.kind, self.first, inner_bias, outer_bias)
 
 
+def build_experts(context: BuildContext, hidden: int, spec: ExpertsSpec) -> Experts | ExpertsApart:
+    """Experts in one stack where all of their matrices are dense; else each by itself."""
+    paths = (f"{number}.{name}" for number in range(spec.num_experts) for name in MATRICES)
+    is_dense = all(isinstance(context.at(path).scheme, DenseScheme) for path in paths)
+    return Experts(context, hidden, spec) if is_dense else ExpertsApart(context, hidden, spec)
+
+
 class RoutedMLP(nn.Module):
     """The weighted sum of each token's experts, and of the one that all tokens have, where there is one."""
 
@@ -109,7 +121,7 @@ class RoutedMLP(nn.Module):
         self.choice = ExpertChoice(spec)
         self.scales_input = spec.scales_input
         self.router = Router(context.at("router"), hidden, spec)
-        self.experts = Experts(context.at("experts"), hidden, spec)
+        self.experts = build_experts(context.at("experts"), hidden, spec)
         self.is_gated = spec.shared_gate
         self.shared: GatedMLP | None = None
         if (one := spec.shared) is not None:

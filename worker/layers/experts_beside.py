@@ -6,7 +6,7 @@ from torch import nn
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.expert_choice import ExpertChoice
-from quire.worker.layers.experts import Experts, Router
+from quire.worker.layers.experts import Router, build_experts
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import Norm, RMSNorm, build_norm
 from quire.worker.specs.spec import ExpertsSpec, NormSpec
@@ -46,7 +46,7 @@ class ExpertsBeside(nn.Module):
         self.router = Router(context.at("router"), hidden, spec)
         self.scales = ExpertScales(context, spec.num_experts)
         self.experts_norm = build_norm(context, hidden, norm)
-        self.experts = Experts(context.at("experts"), hidden, spec)
+        self.experts = build_experts(context.at("experts"), hidden, spec)
         self.experts_end_norm = build_norm(context, hidden, norm)
         one = spec.shared
         self.shared = GatedMLP(context.at("shared"), hidden, one.intermediate_size, one.bias, one.activation)

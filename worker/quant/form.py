@@ -197,6 +197,8 @@ SERVED: Final = {
     "cuda": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS}),
 }
 """Names of the forms that have a product on a type of device."""
+SERVED_EXPERTS: Final = {"cpu": SERVED["cpu"], "cuda": frozenset({Dense.name})}
+"""The same of the matrices of experts."""
 ROUNDS_BESIDE_GROUPS: Final = frozenset({"cpu"})
 """Types of devices that may round the activations beside codes of groups."""
 NARROW_BESIDE_CODES: Final = frozenset({"cuda"})

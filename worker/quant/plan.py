@@ -17,6 +17,7 @@ from quire.worker.quant.form import (
     ORDER_BYTES,
     ROUNDS_BESIDE_GROUPS,
     SERVED,
+    SERVED_EXPERTS,
     UNIT,
     Dense,
     F8Blocks,
@@ -60,6 +61,8 @@ ON_THE_FLY: Final[dict[str, Form]] = {
 }
 EMBEDDING: Final = "embedding"
 """Its path in the model."""
+EXPERT: Final = ".experts."
+"""It is in the paths of the matrices of experts alone."""
 KEPT: Final = {"int8": (), "fp8": ("head", EMBEDDING), "int4": ("head", EMBEDDING)}
 """Layers whose weights are not quantized on the fly: the output head decides between close tokens."""
 SAME: Final[dict[str, str]] = {
@@ -126,6 +129,11 @@ class Plan:
         return tuple(dict.fromkeys(self.forms.values()))
 
     @property
+    def of_experts(self) -> tuple[Form, ...]:
+        """Those of matrices of experts, each once."""
+        return tuple(dict.fromkeys(form for path, form in self.forms.items() if EXPERT in path))
+
+    @property
     def name(self) -> str:
         """The quantization in a word or two, for clients: its name, and what the checkpoint's weights are."""
         stored = "" if self.on_the_fly else ", ".join(dict.fromkeys(form.name for form in self.kinds))
@@ -160,11 +168,12 @@ def _on(form: Form, device_type: str) -> Form:
 
 def refuse_device(plan: Plan, device_type: str) -> ModelError | None:
     """The error of a plan with a form that has no fast product on the device; None: all have one."""
-    missing = next((form for form in plan.kinds if form.name not in SERVED[device_type]), None)
-    if missing is None:
+    missing = [form.name for form in plan.kinds if form.name not in SERVED[device_type]]
+    missing += [f"experts in {form.name}" for form in plan.of_experts if form.name not in SERVED_EXPERTS[device_type]]
+    if not missing:
         return None
     if not plan.on_the_fly:
-        return ModelError(FIELD, f"{missing.name} need the CPU backend; choose device cpu, or another checkpoint")
+        return ModelError(FIELD, f"{missing[0]} need the CPU backend; choose device cpu, or another checkpoint")
     return ModelError("quantization", f"{plan.method} needs the CPU backend; choose quantization none, or device cpu")
 
 

@@ -86,10 +86,11 @@ def _refuse_quantized_experts(spec: AnySpec, stated: Stated | None, config: Work
     """Raises ModelError."""
     if isinstance(spec, EncoderSpec) or not (spec.expert_tensors if isinstance(spec, LibrarySpec) else spec.experts):
         return
-    if stated is not None:
+    if stated is not None and isinstance(spec, LibrarySpec):
         remedy = "use the checkpoint that is not quantized"
-        raise ModelError(FIELD, f"{stated.method} packs experts, whose products take 16 or 32 bits; {remedy}")
-    if config.quantization != "none":
+        message = f"{stated.method} packs experts, which modules of {spec.library} take in 16 or 32 bits; {remedy}"
+        raise ModelError(FIELD, message)
+    if stated is None and config.quantization != "none":
         raise ModelError(
             ASKED, f"{config.quantization} packs no experts, whose products take 16 or 32 bits; leave it out"
         )

@@ -112,6 +112,8 @@ def biased(spec: AnySized) -> frozenset[str]:
         found |= {f"{attention}.output"} if layer.attention.output_bias else set()
         if layer.dense is not None and layer.dense[1].bias:
             found |= {f"blocks.{number}.{layer.dense[0]}.{name}" for name in GATED}
+        if isinstance(one := layer.feed_forward, ExpertsSpec) and one.bias:
+            found |= {f"blocks.{number}.mlp.experts.{n}.{name}" for n in range(one.num_experts) for name in GATED}
     return frozenset(found)
 
 
@@ -178,6 +180,11 @@ def _shares(spec: AnySized, group_size: int) -> Iterator[tuple[str, Slice]]:
         yield from ((f"blocks.{number}.attention.{name}", share) for name, share in attended.items())
         wide = even("intermediate_size", inner, 0, group_size)
         yield from ((f"blocks.{number}.{path}.{name}", wide) for name in (*GATED, "up"))
+    for number, layer in enumerate(() if isinstance(spec, EncoderSpec) else spec.layers):
+        if isinstance(one := layer.feed_forward, ExpertsSpec):
+            rows = one.shares(0, group_size)[1]
+            paths = (f"{n}.{name}" for n in range(one.num_experts) for name in GATED)
+            yield from ((f"blocks.{number}.mlp.experts.{path}", rows) for path in paths)
 
 
 def _refusal(share: Callable[[], object]) -> ModelError | None:
@@ -202,6 +209,9 @@ def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[dict[str, Sh
     others += attention.num_heads // group_size if attention.sinks else 0
     if isinstance(layer.feed_forward, ExpertsSpec):
         others += layer.feed_forward.num_elements(hidden, group_size)
+        experts, rows = layer.feed_forward.shares(0, group_size)
+        sized = tuple(zip(GATED, _gated(hidden, rows.length), strict=True))
+        matrices |= {f"mlp.experts.{n}.{name}": size for n in range(experts.stop) for name, size in sized}
     if layer.input is not None:
         matrices |= {"input.gate": (layer.input.size, hidden), "input.projection": (hidden, layer.input.size)}
     if layer.dense is not None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from quire.worker.config import WorkerConfig
 from quire.worker.quant.form import DENSE, ON_TAPES, F8Rows, Form, Groups
-from quire.worker.quant.plan import Plan, Shape
+from quire.worker.quant.plan import EXPERT, Plan, Shape
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.library.spec import LibrarySpec
@@ -42,6 +42,7 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
     matrices = sizes.count(spec, 1 if sizes.indivisible(spec, size) else size).matrices
     return (
         _untaped_form(plan)
+        or ("Python leads tokens to quantized experts" if plan.of_experts else "")
         or _untaped_experts(spec, dtype, size)
         or _untaped_part(plan, matrices)
         or (_untaped_dense(spec, dtype, size) if _has_dense(plan, matrices) else "")
@@ -85,7 +86,7 @@ def _untaped_experts(spec: ModelSpec, dtype: str, size: int) -> str:
 
 
 def _has_dense(plan: Plan, paths: Iterable[str]) -> bool:
-    return any(plan.form(path) == DENSE for path in paths if path != sizes.HEAD)
+    return any(plan.form(path) == DENSE for path in paths if path != sizes.HEAD and EXPERT not in path)
 
 
 def _untaped_form(plan: Plan) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import Part
@@ -49,6 +49,12 @@ Layout = Callable[[tuple[Part, ...]], Stored]
 """The parts that a tensor fills, whole -> how it holds them."""
 
 
+class StackedLayout(Protocol):
+    """The layout of a tensor of all experts, which have so many parts each."""
+
+    def __call__(self, parts: tuple[Part, ...], each: int) -> Stored: ...
+
+
 def side_by_side(parts: tuple[Part, ...]) -> Stored:
     """Each part behind the one before it, along the axis on which they are merged: a single one is the whole tensor."""
     first = parts[0]
@@ -63,39 +69,37 @@ def side_by_side(parts: tuple[Part, ...]) -> Stored:
     return Stored((*before, ends[-1], *after), regions)
 
 
-def stacked(parts: tuple[Part, ...]) -> Stored:
+def stacked(parts: tuple[Part, ...], each: int) -> Stored:
     """The parts of the first expert side by side, then those of the next: one behind another on an axis in front."""
-    own = [part for part in parts if part.index == parts[0].index]
-    shape, regions, *_ = side_by_side(tuple(own))
-    count = len(parts) // len(own)
+    shape, regions, *_ = side_by_side(parts[:each])
+    count = len(parts) // each
     return Stored((count, *shape), tuple((number, *region) for number in range(count) for region in regions))
 
 
-def stacked_either_way(parts: tuple[Part, ...]) -> Stored:
+def stacked_either_way(parts: tuple[Part, ...], each: int) -> Stored:
     """`stacked`, of matrices that have their outputs first or their inputs."""
-    return stacked(parts)._replace(either_way=True)
+    return stacked(parts, each)._replace(either_way=True)
 
 
-def stacked_in_turn(parts: tuple[Part, ...]) -> Stored:
+def stacked_in_turn(parts: tuple[Part, ...], each: int) -> Stored:
     """`stacked`, but the rows of an expert's parts take turns: the first of each, then the second of each."""
-    own = [part for part in parts if part.index == parts[0].index]
-    held, axis = stacked(parts), own[0].axis + 1
+    held, axis = stacked(parts, each), parts[0].axis + 1
     total = held.shape[axis]
     regions = (
-        (*region[:axis], range(number % len(own), total, len(own)), *region[axis + 1 :])
+        (*region[:axis], range(number % each, total, each), *region[axis + 1 :])
         for number, region in enumerate(held.regions)
     )
     return Stored(held.shape, tuple(regions))
 
 
-def stacked_inputs_first(parts: tuple[Part, ...]) -> Stored:
+def stacked_inputs_first(parts: tuple[Part, ...], each: int) -> Stored:
     """`stacked`, of matrices that have their inputs first."""
-    return stacked(parts).turned
+    return stacked(parts, each).turned
 
 
-def stacked_in_turn_inputs_first(parts: tuple[Part, ...]) -> Stored:
+def stacked_in_turn_inputs_first(parts: tuple[Part, ...], each: int) -> Stored:
     """`stacked_in_turn`, of matrices that have their inputs first."""
-    return stacked_in_turn(parts).turned
+    return stacked_in_turn(parts, each).turned
 
 
 def of_inputs(parts: tuple[Part, ...]) -> Stored:

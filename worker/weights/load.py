@@ -31,7 +31,7 @@ class Place(NamedTuple):
     @property
     def path(self) -> str:
         """The path that name maps know: "blocks.0.attention.qkv.q.weight"."""
-        return ".".join(filter(None, (self.owner, self.part.name, self.name)))
+        return ".".join(filter(None, (self.owner, self.part.name, self.part.tensor or self.name)))
 
     @property
     def parameter(self) -> torch.Tensor:
@@ -104,8 +104,8 @@ def fill(model: nn.Module, source: WeightSource, names: NameMap, device: torch.d
     """Match, then read tensor after tensor, dtypes converted -> bytes read. Raises CheckpointError.
 
     A parameter gets memory when its first tensor comes, and a module is finished when its last one has: what it becomes
-    lies beside other modules that are finished, not beside the whole model as it is stored. Files hold small tensors,
-    like scales, before all large ones.
+    lies beside other modules that are finished, not beside the whole model as it is stored; one of which this rank
+    holds nothing stays as it is. Files hold small tensors, like scales, before all large ones.
     """
     matched = match(model, source, names)
     missing = Counter(place.module for place in places(model))
@@ -117,7 +117,7 @@ def fill(model: nn.Module, source: WeightSource, names: NameMap, device: torch.d
                 materialise(module, piece.place.name, device)
             num_bytes += _fill(source, name, piece)
             missing[module] -= 1
-            if not missing[module]:
+            if not missing[module] and any(parameter.numel() for parameter in module.parameters(recurse=False)):
                 module.finish()
     return num_bytes
 

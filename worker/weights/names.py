@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple
 
-from quire.worker.weights.layout import Layout, of_inputs, side_by_side
+from quire.worker.weights.layout import Layout, StackedLayout, of_inputs, side_by_side
 
 WEIGHT: Final = ".weight"
 INDEX: Final = "index"
@@ -33,8 +34,8 @@ class NameRule:
     parts: tuple[str, ...] = ("",)
     """Parts that one tensor fills: `target` has a {part} for each, and `layout` knows where they lie."""
     layout: Layout = side_by_side
-    of_experts: bool = False
-    """The tensor has these parts of every expert, and each is named after its number: "3.gate"."""
+    of_experts: StackedLayout | None = None
+    """The tensor has these parts of every expert, laid out so, and each is named after its number: "3.down"."""
 
     def apply(self, name: str) -> Targets | None:
         match = re.fullmatch(self.pattern, name)
@@ -51,7 +52,8 @@ class NameMap:
     ignored: tuple[str, ...] = ()
     """Patterns of tensors a checkpoint may hold that no parameter needs; they win over the rules."""
     linear: tuple[str, ...] = ()
-    """Names of the linear layers, with {n} for the number of a block: quantizations call them so."""
+    """Names of the linear layers, with {n} for the number of a block and {e} for that of an expert: quantizations call
+    them so."""
 
     def laid_out(self, target: str, layout: Layout) -> "NameMap":
         """The same map, but for the layout of tensors that fill one part of `target`."""
@@ -62,13 +64,17 @@ class NameMap:
         return replace(self, rules=tuple(rules))
 
     def of_experts(self, count: int) -> "NameMap":
-        """The same map, its tensors of all experts those of so many."""
+        """The same map, its tensors of all experts those of so many, and its linear layers theirs, too."""
 
         def expanded(rule: NameRule) -> NameRule:
+            if rule.of_experts is None:
+                return rule
             parts = tuple(f"{number}.{part}" for number in range(count) for part in rule.parts)
-            return replace(rule, parts=parts, of_experts=False) if rule.of_experts else rule
+            return replace(rule, parts=parts, layout=partial(rule.of_experts, each=len(rule.parts)), of_experts=None)
 
-        return replace(self, rules=tuple(map(expanded, self.rules)))
+        numbers = [str(number) for number in range(count)]
+        linear = (name.replace("{e}", e) for name in self.linear for e in (numbers if "{e}" in name else [""]))
+        return replace(self, rules=tuple(map(expanded, self.rules)), linear=tuple(linear))
 
     def with_rows(self, path: str, layout: Layout, *, is_tied: bool) -> "NameMap":
         """The same map, but for rows of the output head: `layout` says which fill a module of the model.

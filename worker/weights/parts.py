@@ -85,7 +85,7 @@ class Part:
     """One tensor's share in a parameter."""
 
     name: str
-    """Name of one of several merged tensors ("q", "gate", "3.gate"); empty when the parameter is one tensor."""
+    """Name of one of several merged tensors ("q", "gate", "3.down"); empty when the parameter is one tensor."""
     axes: tuple[Slice, ...]
     axis: int = 0
     """Axis along which it is merged with others: in the parameter, and in a checkpoint that stores them as one."""
@@ -93,6 +93,8 @@ class Part:
     """Index on that axis of the parameter where its share begins."""
     index: tuple[int, ...] = ()
     """Indices on axes that the parameter has in front of the tensor's: an expert's number."""
+    tensor: str = ""
+    """Last of the names of its path, where that is not the parameter's."""
 
     @property
     def full_shape(self) -> tuple[int, ...]:

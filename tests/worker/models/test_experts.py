@@ -234,10 +234,14 @@ def test_models_without_experts_are_dealt_none(tiny_checkpoint):
     ("options", "stated", "refusal"),
     [
         ({"quantization": "fp8"}, None, "quantization: fp8 packs no experts"),
-        ({}, {"quant_method": "fp8", "weight_block_size": [128, 128]}, "quantization_config: fp8 packs experts"),
+        (
+            {"model_impl": "transformers"},
+            {"quant_method": "fp8", "weight_block_size": [128, 128]},
+            "quantization_config: fp8 packs experts, which modules of transformers",
+        ),
     ],
 )
-def test_quantized_experts_are_refused_by_name(options, stated, refusal, tiny_checkpoint, tmp_path):
+def test_what_packs_no_experts_is_refused_by_name(options, stated, refusal, tiny_checkpoint, tmp_path):
     import json
 
     architecture, config = MODELS["mixtral"]

@@ -12,6 +12,7 @@ import transformers
 
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
+from quire.worker.layers.experts import Experts
 from quire.worker.layers.linear import Linear
 from quire.worker.models.build import build_model
 from quire.worker.quant.dense import DenseScheme
@@ -19,6 +20,7 @@ from quire.worker.quant.scheme import everywhere
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.registry import checkpoint_names, parse_spec
+from quire.worker.weights.load import places
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
@@ -26,7 +28,7 @@ from test_left_out_keys import LIBRARY, OF_ONE_PIECE, full_config
 
 FAMILY = re.compile("|".join(sorted(LIBRARY, key=len, reverse=True)))
 
-NO_MATRICES = r"(layer_inputs\.)?(embedding|positions|token_types)\.|.*\.(router|experts|altup)\."
+NO_MATRICES = r"(layer_inputs\.)?(embedding|positions|token_types)\.|.*\.(router|altup)\.|.*_bias"
 
 
 class FirstRank(SingleGroup):
@@ -38,6 +40,16 @@ def spec_of(architecture: str, **fields):
     spec = parse_spec({**full_config(architecture), **fields}, {})
     can_generate = architecture.endswith("ForCausalLM")
     return spec if can_generate or isinstance(spec, EncoderSpec) else replace(spec, pooling="last")
+
+
+def linear(model, tensor):
+    """The full shape of the tensors of this name of each linear layer and each expert, by the layer's path."""
+    return {
+        place.path.removesuffix(f".{tensor}"): place.part.full_shape
+        for place in places(model)
+        if place.path.endswith(f".{tensor}")
+        and (isinstance(place.module, (Linear, Experts)) or place.owner == sizes.HEAD)
+    }
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -54,7 +66,7 @@ def test_counted_as_built(architecture: str, tied: bool, size: int) -> None:
     matrices = sum(
         parameter.numel()
         for name, parameter in built.named_parameters()
-        if parameter.dim() == 2 and not re.match(NO_MATRICES, name)
+        if parameter.dim() in (2, 3) and not re.match(NO_MATRICES, name)
     )
     assert counted.weights == matrices
 
@@ -63,10 +75,8 @@ def test_counted_as_built(architecture: str, tied: bool, size: int) -> None:
 def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_calls_them(architecture: str) -> None:
     spec = spec_of(architecture, tie_word_embeddings=False)
     context = BuildContext(SingleGroup(), torch.device("meta"), torch.float32, everywhere(DenseScheme()))
-    built = {}
-    for path, module in build_model(spec, context).named_modules():
-        for part in module.parts["weight"] if isinstance(module, Linear) or path == sizes.HEAD else ():
-            built[f"{path}.{part.name}" if part.name else path] = part.full_shape
+    model = build_model(spec, context)
+    built = linear(model, "weight")
     assert built == sizes.count(spec, 1).matrices
     num_blocks = spec.num_layers if isinstance(spec, EncoderSpec) else len(spec.layers)
     layers = checkpoint_names(spec).linear_layers(num_blocks)
@@ -75,6 +85,7 @@ def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_ca
     ):  # names are those of any layer, of all kinds
         layers = {name: paths for name, paths in layers.items() if built.keys() >= set(paths)}
     assert {path for paths in layers.values() for path in paths} == built.keys()
+    layers = {name: paths for name, paths in layers.items() if ".experts." not in name}  # theirs have one tensor
     with torch.device("meta"):
         library = getattr(transformers, architecture)(
             LIBRARY[FAMILY.match(architecture)[0]](**deepcopy(full_config(architecture)))
@@ -90,13 +101,7 @@ def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_ca
 def test_layers_with_a_bias_are_known_by_their_paths(architecture: str, fields: dict[str, bool]) -> None:
     spec = spec_of(architecture, **fields)
     context = BuildContext(SingleGroup(), torch.device("meta"), torch.float32, everywhere(DenseScheme()))
-    modules = {path: one for path, one in build_model(spec, context).named_modules() if isinstance(one, Linear)}
-    built = {
-        f"{path}.{part.name}" if part.name else path
-        for path, module in modules.items()
-        for part in module.parts.get("bias", ())
-    }
-    assert sizes.biased(spec) == built
+    assert sizes.biased(spec) == linear(build_model(spec, context), "bias").keys()
 
 
 def test_everything_that_ranks_cannot_share_is_said_at_once() -> None:

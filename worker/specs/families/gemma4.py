@@ -22,6 +22,7 @@ from quire.worker.fields import (
 )
 from quire.worker.specs.families.gemma import NORMS
 from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_sliding
+from quire.worker.specs.kinds.expert_names import of_all
 from quire.worker.specs.kinds.rope import of_layer_type
 from quire.worker.specs.spec import (
     AttentionSpec,
@@ -40,7 +41,6 @@ from quire.worker.weights.parts import ModelError
 def _names(prefix: str, called: str) -> NameMap:
     found = with_inputs(decoder_names(prefix, called, NORMS), prefix, called)
     layer = rf"{prefix}layers\.(?P<n>\d+)\."
-    experts = "blocks.{n}.mlp.experts.{part}."
     rules = (
         NameRule(rf"{layer}layer_scalar", "blocks.{n}.factor.value"),
         NameRule(rf"{layer}router\.proj\.weight", "blocks.{n}.mlp.router.experts.weight"),
@@ -49,8 +49,7 @@ def _names(prefix: str, called: str) -> NameMap:
         NameRule(rf"{layer}pre_feedforward_layernorm_2\.weight", "blocks.{n}.mlp.experts_norm.weight"),
         NameRule(rf"{layer}post_feedforward_layernorm_2\.weight", "blocks.{n}.mlp.experts_end_norm.weight"),
         NameRule(rf"{layer}post_feedforward_layernorm_1\.weight", "blocks.{n}.mlp.shared_end_norm.weight"),
-        NameRule(rf"{layer}experts\.gate_up_proj", f"{experts}gate_up", ("gate", "up"), stacked, of_experts=True),
-        NameRule(rf"{layer}experts\.down_proj", f"{experts}down", ("down",), stacked, of_experts=True),
+        *of_all(layer, stacked),
     )
     return replace(found, rules=(*found.rules, *rules))
 

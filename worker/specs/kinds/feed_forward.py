@@ -100,12 +100,12 @@ class ExpertsSpec:
         return 3 * (self.num_experts - self.top_k) * hidden * self.intermediate_size
 
     def num_elements(self, hidden: int, group_size: int) -> int:
-        """Elements of router and experts on the first of so many ranks, without the expert of all tokens."""
+        """Elements of the router and of the experts' biases on the first of so many ranks."""
         router = self.num_logits * hidden + (self.num_experts if self.biased else 0)
         router += 4 * hidden + self.num_experts if self.beside else 0
         experts, inner = self.shares(0, group_size)
         biases = self.num_experts + experts.length * (2 * inner.length + hidden) if self.bias else 0
-        return router + 3 * experts.length * hidden * inner.length + biases
+        return router + biases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,8 +78,10 @@ NAMES: Final = replace(
     linear=(
         *llama.NAMES.linear,
         *(f"model.layers.{{n}}.mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")),
+        *experts.LINEAR,
     ),
 )
+MINIMAX_NAMES: Final = replace(NAMES, linear=experts.MIXTRAL_NAMES.linear)
 ERNIE_NAMES: Final = NAMES.ignoring(r"(model\.)?mtp_.+")
 
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from quire.worker.fields import Config, activation, count, counts, flag, integer, num_layers
 from quire.worker.specs.families import llama
+from quire.worker.specs.kinds.expert_names import DOWN, GATE_UP, linear_of_each, of_each
 from quire.worker.specs.spec import ExpertsSpec, FeedForwardSpec, LayerSpec, ModelSpec
-from quire.worker.weights.layout import Layout
 from quire.worker.weights.names import NameRule
 from quire.worker.weights.parts import ModelError
 
@@ -40,25 +40,15 @@ QWEN3_MOE_DEFAULTS: Final[Config] = {
 _LAYER: Final = r"(model\.)?layers\.(?P<n>\d+)\."
 _MIXTRAL: Final = rf"{_LAYER}block_sparse_moe\."
 _HERE: Final = "blocks.{n}.mlp."
+MIXTRAL_MATRICES: Final = {"w1": GATE_UP.replace("{part}", "gate"), "w3": GATE_UP.replace("{part}", "up"), "w2": DOWN}
+"""Names of an expert's matrices in Mixtral, and their targets."""
+MIXTRAL_LINEAR: Final = tuple(f"model.layers.{{n}}.block_sparse_moe.experts.{{e}}.{name}" for name in MIXTRAL_MATRICES)
+LINEAR: Final = linear_of_each("model.layers.{n}.mlp.")
 
 
 def qwen_rules(layer: str) -> tuple[NameRule, ...]:
     """Rules for experts with a tensor each. `layer`: pattern of what stands before the tensors of a layer."""
-    expert = rf"{layer}mlp\.experts\.(?P<e>\d+)\."
-    return (
-        NameRule(rf"{layer}mlp\.gate\.weight", _HERE + "router.experts.weight"),
-        NameRule(rf"{expert}(?P<part>gate|up)_proj\.weight", _HERE + "experts.{e}.{part}.gate_up"),
-        NameRule(rf"{expert}down_proj\.weight", _HERE + "experts.{e}.down.down"),
-    )
-
-
-def stacked_rules(layer: str, layout: Layout) -> tuple[NameRule, ...]:
-    """Rules for experts that have two tensors together."""
-    all_of, fills = rf"{layer}mlp\.experts\.", _HERE + "experts.{part}."
-    return (
-        NameRule(rf"{all_of}gate_up_proj", f"{fills}gate_up", ("gate", "up"), layout, of_experts=True),
-        NameRule(rf"{all_of}down_proj", f"{fills}down", ("down",), layout, of_experts=True),
-    )
+    return (NameRule(rf"{layer}mlp\.gate\.weight", _HERE + "router.experts.weight"), *of_each(rf"{layer}mlp\."))
 
 
 NAMES: Final = replace(
@@ -66,9 +56,10 @@ NAMES: Final = replace(
     rules=(
         *llama.NAMES.rules,
         *qwen_rules(_LAYER),
-        NameRule(rf"{_MIXTRAL}experts\.(?P<e>\d+)\.w1\.weight", _HERE + "experts.{e}.gate.gate_up"),
-        NameRule(rf"{_MIXTRAL}experts\.(?P<e>\d+)\.w3\.weight", _HERE + "experts.{e}.up.gate_up"),
-        NameRule(rf"{_MIXTRAL}experts\.(?P<e>\d+)\.w2\.weight", _HERE + "experts.{e}.down.down"),
+        *(
+            NameRule(rf"{_MIXTRAL}experts\.(?P<e>\d+)\.{name}\.(?P<tensor>\w+)", target)
+            for name, target in MIXTRAL_MATRICES.items()
+        ),
         NameRule(rf"{_MIXTRAL}gate\.weight", _HERE + "router.experts.weight"),
         NameRule(rf"{_LAYER}mlp\.shared_expert_gate\.weight", _HERE + "router.shared.weight"),
         NameRule(
@@ -80,8 +71,10 @@ NAMES: Final = replace(
     linear=(
         *llama.NAMES.linear,
         *(f"model.layers.{{n}}.mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")),
+        *LINEAR,
     ),
 )
+MIXTRAL_NAMES: Final = replace(NAMES, linear=(*llama.NAMES.linear, *MIXTRAL_LINEAR))
 
 
 def read_mixtral(config: Config, generation: Config) -> ModelSpec:

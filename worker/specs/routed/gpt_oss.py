@@ -5,6 +5,7 @@ from typing import Final
 
 from quire.worker.fields import Config, flag, integer, number
 from quire.worker.specs.families import llama
+from quire.worker.specs.kinds.expert_names import HALVES, STACKED
 from quire.worker.specs.spec import ExpertsSpec, LayerSpec, ModelSpec
 from quire.worker.weights.layout import (
     stacked,
@@ -37,8 +38,9 @@ LIMITS: Final = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 
 _LAYER: Final = r"(model\.)?layers\.(?P<n>\d+)\."
 _EXPERTS: Final = rf"{_LAYER}mlp\.experts\."
-_HERE: Final = "blocks.{n}.mlp.experts.{part}."
-_HALVES: Final = ("gate", "up")
+_PACKED: Final = r"\.(?P<tensor>weight|codes|scale)"
+"""Tensors in place of the matrices of all experts, where these are quantized."""
+_WEIGHT, _BIAS = (STACKED.replace("{tensor}", name) for name in ("weight", "bias"))
 NAMES: Final = replace(
     llama.NAMES,
     rules=(
@@ -46,12 +48,17 @@ NAMES: Final = replace(
         NameRule(rf"{_LAYER}self_attn\.sinks", "blocks.{n}.attention.sinks.logits"),
         NameRule(rf"{_LAYER}mlp\.router\.weight", "blocks.{n}.mlp.router.experts.weight"),
         NameRule(rf"{_LAYER}mlp\.router\.bias", "blocks.{n}.mlp.router.experts.logit_bias"),
-        NameRule(rf"{_EXPERTS}gate_up_proj", f"{_HERE}gate_up", _HALVES, stacked_in_turn_inputs_first, of_experts=True),
-        NameRule(rf"{_EXPERTS}gate_up_proj_bias", f"{_HERE}gate_up_bias", _HALVES, stacked_in_turn, of_experts=True),
-        NameRule(rf"{_EXPERTS}down_proj", f"{_HERE}down", ("down",), stacked_inputs_first, of_experts=True),
-        NameRule(rf"{_EXPERTS}down_proj_bias", f"{_HERE}down_bias", ("down",), stacked, of_experts=True),
+        NameRule(rf"{_EXPERTS}gate_up_proj", _WEIGHT, HALVES, of_experts=stacked_in_turn_inputs_first),
+        NameRule(rf"{_EXPERTS}gate_up_proj_bias", _BIAS, HALVES, of_experts=stacked_in_turn),
+        NameRule(rf"{_EXPERTS}gate_up_proj{_PACKED}", STACKED, HALVES, of_experts=stacked_in_turn),
+        NameRule(rf"{_EXPERTS}down_proj", _WEIGHT, ("down",), of_experts=stacked_inputs_first),
+        NameRule(rf"{_EXPERTS}down_proj_bias", _BIAS, ("down",), of_experts=stacked),
+        NameRule(rf"{_EXPERTS}down_proj{_PACKED}", STACKED, ("down",), of_experts=stacked),
     ),
-    linear=tuple(name for name in llama.NAMES.linear if ".mlp." not in name),
+    linear=(
+        *(name for name in llama.NAMES.linear if ".mlp." not in name),
+        *(f"model.layers.{{n}}.mlp.experts.{name}_proj" for name in ("gate_up", "down")),
+    ),
 )
 
 

@@ -18,6 +18,7 @@ from quire.worker.fields import (
     section,
 )
 from quire.worker.specs.families.llama import decoder, decoder_names, read_attention
+from quire.worker.specs.kinds.expert_names import linear_of_each, of_all, of_each
 from quire.worker.specs.spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from quire.worker.weights.layout import stacked_inputs_first
 from quire.worker.weights.names import NameMap, NameRule
@@ -55,20 +56,8 @@ def _names() -> NameMap:
             *(replace(rule, pattern=rule.pattern.replace(r"mlp\.", _FED)) for rule in usual.rules),
             NameRule(r"language_model\.lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
             NameRule(rf"{layer}router\.weight", _HERE + "router.experts.weight"),
-            NameRule(
-                rf"{layer}experts\.gate_up_proj",
-                _HERE + "experts.{part}.gate_up",
-                ("gate", "up"),
-                stacked_inputs_first,
-                of_experts=True,
-            ),
-            NameRule(
-                rf"{layer}experts\.down_proj",
-                _HERE + "experts.{part}.down",
-                ("down",),
-                stacked_inputs_first,
-                of_experts=True,
-            ),
+            *of_all(layer, stacked_inputs_first),
+            *of_each(layer),
             NameRule(rf"{shared}(?P<part>gate|up)_proj\.(?P<tensor>\w+)", here + "gate_up.{part}.{tensor}"),
             NameRule(rf"{shared}down_proj\.(?P<tensor>\w+)", here + "down.{tensor}"),
         ),
@@ -76,6 +65,7 @@ def _names() -> NameMap:
         (
             *(name.replace(".mlp.", ".feed_forward.") for name in usual.linear),
             *(f"model.layers.{{n}}.feed_forward.shared_expert.{part}_proj" for part in ("gate", "up", "down")),
+            *linear_of_each("model.layers.{n}.feed_forward."),
         ),
     )
 

@@ -18,6 +18,7 @@ from quire.worker.fields import (
     ungated_activation,
 )
 from quire.worker.specs.families.llama import decoder_names, read_qwen3
+from quire.worker.specs.kinds.expert_names import linear_of_each, of_all
 from quire.worker.specs.kinds.rope import read_pair_axes
 from quire.worker.specs.routed import experts
 from quire.worker.specs.sighted.qwen_vl import (
@@ -65,7 +66,8 @@ NAMES: Final[NameMap] = replace(
 _LAYER: Final = r"model\.language_model\.layers\.(?P<n>\d+)\."
 MOE_NAMES: Final[NameMap] = replace(
     NAMES,
-    rules=(*NAMES.rules, *experts.qwen_rules(_LAYER), *experts.stacked_rules(_LAYER, stacked_either_way)),
+    rules=(*NAMES.rules, *experts.qwen_rules(_LAYER), *of_all(rf"{_LAYER}mlp\.", stacked_either_way)),
+    linear=(*NAMES.linear, *linear_of_each("model.language_model.layers.{n}.mlp.")),
 )
 """Published checkpoints hold the matrices of experts with their inputs first; transformers writes outputs first."""
 

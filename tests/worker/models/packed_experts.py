@@ -1,0 +1,170 @@
+"""Tiny models of experts in the layouts of quantized checkpoints, and the dense ones that these mean."""
+
+import json
+import re
+import shutil
+
+import torch
+from safetensors.torch import load_file, save_file
+
+GROUP = 32
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+LINEAR = re.compile(r".+(self_attn\.[qkvo]_proj|(experts\.\d+|shared_experts?)\.\w+|mlp\.(gate|up|down)_proj)\.weight")
+"""The tensors that the formats' tools quantize: of attention, experts, and dense blocks."""
+
+
+def words(codes, axis, order=tuple(range(8))):
+    """Codes of 4 bits packed along an axis into int32, eight in a word, the first of `order` in its lowest bits."""
+    parts = codes.long().unflatten(axis, (-1, 8)).unbind(axis + 1)
+    packed = sum(parts[which] << 4 * place for place, which in enumerate(order))
+    return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).int()
+
+
+def grouped(weight):
+    """Codes [O, I] of 0 to 15, scales float16 [O, G] and zero points [O, G] of groups, and the weight they mean."""
+    parts = weight.unflatten(1, (-1, GROUP))
+    least, most = parts.amin(2).clamp(max=0), parts.amax(2).clamp(min=0)
+    scale = ((most - least) / 15).half()
+    zeros = (-least / scale.float()).round().clamp(0, 15)
+    codes = ((parts / scale.float()[..., None]).round() + zeros[..., None]).clamp(0, 15)
+    return codes.flatten(1), scale, zeros, ((codes - zeros[..., None]) * scale.float()[..., None]).flatten(1)
+
+
+def by_rows(name, weight):
+    scale = weight.abs().amax(1, keepdim=True) / 448
+    codes = (weight / scale).to(torch.float8_e4m3fn)
+    return {f"{name}.weight": codes, f"{name}.weight_scale": scale}, codes.float() * scale
+
+
+def by_blocks(name, weight):
+    """A scale for each 128 by 128, smaller at the edges."""
+    outputs, inputs = weight.shape
+    scale = torch.empty(-(-outputs // 128), -(-inputs // 128))
+    for row, column in ((r, c) for r in range(scale.shape[0]) for c in range(scale.shape[1])):
+        scale[row, column] = weight[row * 128 : row * 128 + 128, column * 128 : column * 128 + 128].abs().max() / 448
+    everywhere = scale.repeat_interleave(128, 0)[:outputs].repeat_interleave(128, 1)[:, :inputs]
+    codes = (weight / everywhere).to(torch.float8_e4m3fn)
+    return {f"{name}.weight": codes, f"{name}.weight_scale": scale}, codes.float() * everywhere
+
+
+def as_published(name, weight):
+    """The same with the name of Qwen's and DeepSeek's checkpoints."""
+    tensors, meant = by_blocks(name, weight)
+    return {
+        f"{name}.weight": tensors[f"{name}.weight"],
+        f"{name}.weight_scale_inv": tensors[f"{name}.weight_scale"],
+    }, meant
+
+
+def by_compressed_tensors(name, weight):
+    """Symmetric codes: a zero point of 8."""
+    parts = weight.unflatten(1, (-1, GROUP))
+    scale = (parts.abs().amax(2) / 7.5).half()
+    codes = (parts / scale.float()[..., None]).round().clamp(-8, 7)
+    tensors = {
+        f"{name}.weight_packed": words((codes + 8).flatten(1), 1),
+        f"{name}.weight_scale": scale,
+        f"{name}.weight_shape": torch.tensor(weight.shape),
+    }
+    return tensors, (codes * scale.float()[..., None]).flatten(1)
+
+
+def by_awq(name, weight):
+    codes, scale, zeros, meant = grouped(weight)
+    tensors = {
+        f"{name}.qweight": words(codes.T.contiguous(), 1, AWQ_ORDER),
+        f"{name}.qzeros": words(zeros.T.contiguous(), 1, AWQ_ORDER),
+        f"{name}.scales": scale.T.contiguous(),
+    }
+    return tensors, meant
+
+
+def by_gptq(name, weight):
+    """Inputs in an order of their own: gate and up of an expert have the same, as they see the same activations."""
+    generator = torch.Generator().manual_seed(weight.shape[1])
+    order = torch.randperm(weight.shape[1], generator=generator)
+    codes, scale, zeros, meant = grouped(weight[:, order])
+    back = order.argsort()
+    tensors = {
+        f"{name}.qweight": words(codes[:, back].T.contiguous(), 0),
+        f"{name}.qzeros": words(zeros.T.contiguous(), 1),
+        f"{name}.scales": scale.T.contiguous(),
+        f"{name}.g_idx": (back // GROUP).int(),
+    }
+    return tensors, meant[:, back]
+
+
+def _compressed(stored_as, weights):
+    group = {"targets": ["Linear"], "weights": {"symmetric": True, **weights}}
+    return {
+        "quant_method": "compressed-tensors", "format": stored_as, "config_groups": {"group_0": group},
+        "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*shared_expert_gate$"],
+    }  # fmt: skip
+
+
+FORMATS = {
+    "fp8 rows": (
+        by_rows,
+        _compressed("float-quantized", {"type": "float", "num_bits": 8, "strategy": "channel"}),
+    ),
+    "fp8 blocks": (
+        by_blocks,
+        _compressed(
+            "float-quantized", {"type": "float", "num_bits": 8, "strategy": "block", "block_structure": [128, 128]}
+        ),
+    ),
+    "int4 groups": (
+        by_compressed_tensors,
+        _compressed("pack-quantized", {"type": "int", "num_bits": 4, "strategy": "group", "group_size": GROUP}),
+    ),
+    "awq": (
+        by_awq,
+        {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
+    ),
+    "gptq": (
+        by_gptq,
+        {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": False, "checkpoint_format": "gptq_v2"},
+    ),
+}
+"""How a matrix is stored, and what config.json says; activations stay as they are."""
+PUBLISHED = {
+    "fp8": (
+        as_published,
+        {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [128, 128],
+            "modules_to_not_convert": ["lm_head", *(f"model.layers.{n}.mlp.gate" for n in range(3))],
+        },
+    )
+}
+"""One whose activations are quantized, too."""
+
+
+def pack_folder(source, target, stated, packed):
+    """`packed(name, tensor)`: the tensors in its place, and the dense one of the same meaning; None: it stays."""
+    tensors = load_file(source / "model.safetensors")
+    stored, meant = {}, {}
+    for name, tensor in tensors.items():
+        found = packed(name, tensor.float())
+        stored |= {name: tensor} if found is None else found[0]
+        meant[name] = tensor if found is None else found[1].contiguous()
+    folders = []
+    for kind, held in (("stored", stored), ("meant", meant)):
+        folders.append(shutil.copytree(source, target / kind))
+        save_file({name: one.contiguous() for name, one in held.items()}, target / kind / "model.safetensors")
+    path = folders[0] / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": stated}))
+    return folders
+
+
+def pack_matrices(source, target, name):
+    """Two folders: a checkpoint in the format of this name, and the dense one that it means."""
+    form, stated = {**FORMATS, **PUBLISHED}[name]
+    return pack_folder(
+        source,
+        target,
+        stated,
+        lambda tensor, weight: form(tensor.removesuffix(".weight"), weight) if LINEAR.fullmatch(tensor) else None,
+    )

@@ -1,0 +1,199 @@
+"""Quantized experts on processors: the tokens of transformers with the weights they mean, and ranks that share them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import silu
+
+from quire.kernels.experts.experts import sum_of_experts
+from quire.kernels.linear.linear_f8 import pack
+from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks_reference
+from quire.worker.build_context import BuildContext
+from quire.worker.config import WorkerConfig
+from quire.worker.device.parallel import SingleGroup
+from quire.worker.layers.experts_apart import ExpertsApart
+from quire.worker.models.build import build_model, load_model
+from quire.worker.quant.form import DENSE
+from quire.worker.quant.select import schemes_of
+from quire.worker.specs import sizes
+from quire.worker.specs.fit import fit
+from quire.worker.specs.needs import Place
+from quire.worker.specs.quantized import read_plan
+from quire.worker.specs.registry import read_spec
+from quire.worker.weights.checkpoint import Checkpoint
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from packed_experts import FORMATS, pack_matrices
+
+CPU = torch.device("cpu")
+INNER = 128
+QWEN3 = {
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": INNER,
+    "norm_topk_prob": True,
+    "intermediate_size": 192,
+}
+MODELS = {
+    "qwen3 moe": ("Qwen3MoeForCausalLM", {**QWEN3, "num_hidden_layers": 3, "mlp_only_layers": [1]}),
+    "a router in whole blocks": ("Qwen3MoeForCausalLM", {**QWEN3, "num_experts": 16}),
+    "qwen2 moe": (
+        "Qwen2MoeForCausalLM",
+        {
+            "num_experts": 5,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "shared_expert_intermediate_size": 96,
+        },
+    ),
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 5, "intermediate_size": INNER}),
+    "glm 4.5": (
+        "Glm4MoeForCausalLM",
+        {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1},
+    ),
+}
+CASES = [
+    *(("qwen3 moe", name) for name in FORMATS),
+    ("qwen2 moe", "awq"),
+    ("mixtral", "int4 groups"),
+    ("glm 4.5", "fp8 rows"),
+]
+
+
+class Rank(SingleGroup):
+    """Knows its place in a group: its experts alone are run."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+
+
+def config_of(folder, **fields):
+    return WorkerConfig(model=str(folder), dtype="float32", **fields)
+
+
+def load(folder, rank=0, size=1, dealt=False, dtype=torch.float32):
+    spec = read_spec(folder, expert_parallel=dealt)
+    plan = read_plan(config_of(folder), spec)
+    return load_model(folder, spec, BuildContext(Rank(rank, size), CPU, dtype, schemes_of(plan, CPU)), plan=plan).model
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_checkpoint, tmp_path_factory):
+    """`folders(model, format)`: the quantized checkpoint, and the dense one that it means."""
+    made = {}
+
+    def make(model, name):
+        if (model, name) not in made:
+            architecture, config = MODELS[model]
+            made[model, name] = pack_matrices(
+                tiny_checkpoint(architecture, **config), tmp_path_factory.mktemp("packed"), name
+            )
+        return made[model, name]
+
+    return make
+
+
+@pytest.mark.parametrize(("model", "name"), CASES)
+def test_tokens_are_those_of_transformers_with_the_weights_that_are_meant(
+    model, name, folders, greedy, reference, prompts
+):
+    stored, meant = folders(model, name)
+    decoder, some = load(stored), prompts[::5]
+    assert any(isinstance(block.mlp.experts, ExpertsApart) for block in decoder.blocks if hasattr(block.mlp, "experts"))
+    expected = reference(meant, some, 12)
+    for chunk in (1 << 30, 3):
+        for row, (tokens, logprobs) in zip(greedy(decoder).generate(some, 12, chunk=chunk), expected, strict=True):
+            assert row.tokens == tokens
+            assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
+
+
+def test_activations_beside_codes_are_rounded_as_the_checkpoint_says(folders):
+    """Blocks of 8-bit floats as Qwen publishes them: each product of an expert is that of the plain reference."""
+    stored, _ = folders("qwen3 moe", "fp8")
+    decoder, tensors = load(stored), load_file(stored / "model.safetensors")
+    x, ids, weights = sent(decoder.spec.hidden_size, 5)
+
+    def product(name, tokens):
+        packed, scale = pack(tensors[f"{name}_proj.weight"]), tensors[f"{name}_proj.weight_scale_inv"]
+        return linear_f8_blocks_reference(tokens, packed, scale, None, "token")
+
+    for layer, experts in zip((0, 2), routed(decoder), strict=True):
+
+        def block(number, tokens, start=f"model.layers.{layer}.mlp.experts."):
+            gated = silu(product(f"{start}{number}.gate", tokens)) * product(f"{start}{number}.up", tokens)
+            return product(f"{start}{number}.down", gated)
+
+        expected = sum_of_experts(x, ids, weights, range(5), block)
+        torch.testing.assert_close(experts(x, ids, weights), expected, atol=1e-5, rtol=1e-5)
+
+
+def routed(decoder):
+    return [block.mlp.experts for block in decoder.blocks if hasattr(block.mlp, "experts")]
+
+
+def sent(hidden, experts, tokens=9, k=2):
+    """Inputs of a layer of experts, one token of padding among them."""
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.stack([torch.randperm(experts, generator=generator)[:k] for _ in range(tokens)]).int()
+    ids[4] = -1
+    return torch.randn(tokens, hidden, generator=generator), ids, torch.rand(tokens, k, generator=generator)
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+@pytest.mark.parametrize("name", ["fp8 rows", "int4 groups", "awq", "gptq"])
+def test_the_shares_of_two_ranks_add_up_and_each_reads_its_own(name, dealt, folders, monkeypatch):
+    stored, _ = folders("qwen3 moe", name)
+    whole = load(stored)
+    seen, read = [set(), set()], Checkpoint.read
+    shares = []
+    for rank, names in enumerate(seen):
+        monkeypatch.setattr(
+            Checkpoint, "read", lambda own, tensor, *rest, to=names: (to.add(tensor), read(own, tensor, *rest))[1]
+        )
+        shares.append(load(stored, rank, 2, dealt))
+    given = sent(whole.spec.hidden_size, 5)
+    for layers in zip(routed(whole), *map(routed, shares), strict=True):
+        one, *two = (layer(*given) for layer in layers)
+        torch.testing.assert_close(two[0] + two[1], one, atol=1e-5, rtol=1e-5)
+        assert not one[4].any()
+    if dealt:
+        numbers = [
+            {int(name.split(".experts.")[1].split(".")[0]) for name in names if ".experts." in name} for names in seen
+        ]
+        assert numbers == [{0, 1, 2}, {3, 4}]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_the_plan_counts_is_what_lies_in_memory(name, folders):
+    stored, _ = folders("a router in whole blocks", name)
+    spec, plan = read_spec(stored), read_plan(config_of(stored), read_spec(stored)).on("cpu")
+    counted = sizes.count(spec, 1).bytes_by_form(4, plan)
+    assert {form.name for form in plan.of_experts} == {form.name for form in counted if form != DENSE}
+    assert sum(counted.values()) == load(stored).weight_bytes
+
+
+@pytest.mark.parametrize("name", ["fp8 rows", "awq"])
+def test_a_gpu_refuses_them_by_name(name, folders):
+    stored, _ = folders("qwen3 moe", name)
+    form = {"fp8 rows": "f8 rows", "awq": "4-bit groups"}[name]
+    needs, refusals = fit(config_of(stored), Place(True, None))
+    assert needs is None
+    remedy = "need the CPU backend; choose device cpu, or another checkpoint"
+    assert refusals == [f"{stored}: quantization_config: experts in {form} {remedy}"]
+    assert fit(config_of(stored), Place(False, None))[1] == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_without_files_the_same_modules_are_built(name, folders):
+    """Dummy weights: config.json alone tells which matrices are quantized."""
+    stored, _ = folders("mixtral", name)
+    spec = read_spec(stored)
+    plan = read_plan(config_of(stored, load_format="dummy"), spec)
+    context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(plan, CPU))
+    build_model(spec, context)
+    assert len([path for path in plan.forms if ".experts." in path]) == 2 * 5 * 3
+    assert isinstance(load_model(stored, spec, context, "dummy", plan=plan).model.blocks[0].mlp.experts, ExpertsApart)
