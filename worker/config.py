@@ -25,6 +25,7 @@ Quantization = Literal[
     "awq_marlin",
     "gptq",
     "gptq_marlin",
+    "mxfp4",
     "modelopt",
     "modelopt_fp4",
     "modelopt_mixed",

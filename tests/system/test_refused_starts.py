@@ -46,7 +46,7 @@ def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
         (
             ("--model-impl=quire",),
             {
-                "quantization_config": {"quant_method": "mxfp4"},
+                "quantization_config": {"quant_method": "bitsandbytes"},
                 "architectures": ["New"],
                 "auto_map": {"AutoModel": "x.py"},
             },

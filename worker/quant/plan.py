@@ -31,11 +31,12 @@ from quire.worker.quant.read.awq import read_awq
 from quire.worker.quant.read.compressed_tensors import read_compressed_tensors
 from quire.worker.quant.read.fp8 import read_fbgemm, read_fp8
 from quire.worker.quant.read.gptq import read_gptq
-from quire.worker.quant.read.headers import StoredLayer, stored_layer
+from quire.worker.quant.read.headers import AnyStored, stored_layer
 from quire.worker.quant.read.kv_scales import StoredKVScales, kv_scale_names
 from quire.worker.quant.read.modelopt import is_modelopt, read_modelopt
 from quire.worker.quant.read.packed_headers import PackedLayer
 from quire.worker.quant.read.refused import refuse_method
+from quire.worker.quant.read.stacked.mxfp4 import read_mxfp4
 from quire.worker.quant.read.stated import FIELD, Stated
 from quire.worker.weights.header import TensorInfo
 from quire.worker.weights.parts import ModelError
@@ -46,6 +47,7 @@ READERS: Final[Mapping[str, Callable[[Config], Stated]]] = {
     "compressed-tensors": read_compressed_tensors,
     "awq": read_awq,
     "gptq": read_gptq,
+    "mxfp4": read_mxfp4,
     "modelopt": read_modelopt,
     "modelopt_fp4": read_modelopt,
     "modelopt_mixed": read_modelopt,
@@ -91,7 +93,7 @@ class Plan:
     forms: Mapping[str, Form] = field(default_factory=dict)
     """Path in the model of a linear layer, of one part of a merged layer, or of the embedding -> form; the others are
     dense."""
-    stored: Mapping[str, StoredLayer | PackedLayer] = field(default_factory=dict)
+    stored: Mapping[str, AnyStored] = field(default_factory=dict)
     """Name in the checkpoint of a layer that is quantized there -> where its tensors lie."""
     unread: frozenset[str] = frozenset()
     """Tensors of the checkpoint that are no part of the model: the scales for a cache of 8-bit floats."""
@@ -214,7 +216,7 @@ def plan_of(
             "quantization", f"{asked} is asked for, but the checkpoint is {stated.method}; leave it out to serve that"
         )
     forms: dict[str, Form] = {}
-    stored: dict[str, StoredLayer | PackedLayer] = {}
+    stored: dict[str, AnyStored] = {}
     finer = False
     for module, targets in layers.items():
         layer = stated.layer(module)

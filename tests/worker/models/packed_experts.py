@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 GROUP = 32
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 LINEAR = re.compile(r".+(self_attn\.[qkvo]_proj|(experts\.\d+|shared_experts?)\.\w+|mlp\.(gate|up|down)_proj)\.weight")
 """The tensors that the formats' tools quantize: of attention, experts, and dense blocks."""
 
@@ -142,6 +143,21 @@ PUBLISHED = {
 """One whose activations are quantized, too."""
 
 
+def by_bytes(blocks):
+    """Floats of 4 bits [.., K] of groups of 32 with a power of two: blocks, scales and the numbers that they mean."""
+    parts = blocks.unflatten(-1, (-1, 32))
+    exponent = (parts.abs().amax(-1) / 6).log2().ceil().clamp(-127, 127)
+    scaled = parts / exponent.exp2()[..., None]
+    codes = (scaled.abs()[..., None] - E2M1).abs().argmin(-1)
+    meant = E2M1[codes] * scaled.sign() * exponent.exp2()[..., None]
+    codes += 8 * (scaled < 0)
+    return (
+        (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8),
+        (exponent + 127).to(torch.uint8),
+        meant.flatten(-2),
+    )
+
+
 def pack_folder(source, target, stated, packed):
     """`packed(name, tensor)`: the tensors in its place, and the dense one of the same meaning; None: it stays."""
     tensors = load_file(source / "model.safetensors")
@@ -168,3 +184,24 @@ def pack_matrices(source, target, name):
         stated,
         lambda tensor, weight: form(tensor.removesuffix(".weight"), weight) if LINEAR.fullmatch(tensor) else None,
     )
+
+
+def publish_gpt_oss(source, target):
+    """Two folders: gpt-oss as it is published, and the dense one that it means."""
+    stated = {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn",
+            "model.layers.*.mlp.router",
+            "model.embed_tokens",
+            "lm_head",
+        ],
+    }
+
+    def packed(name, tensor):
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            return None
+        blocks, scales, meant = by_bytes(tensor.transpose(1, 2))
+        return {f"{name}_blocks": blocks, f"{name}_scales": scales}, meant.transpose(1, 2)
+
+    return pack_folder(source, target, stated, packed)

@@ -146,7 +146,12 @@ def test_what_cannot_fit_is_refused(tmp_path: Path, place: Place, fields: dict, 
 
 
 def test_every_reason_is_said_at_once(tmp_path: Path) -> None:
-    config = {**EIGHT_B, "architectures": ["New"], "quantization_config": {"quant_method": "mxfp4"}, "auto_map": {}}
+    config = {
+        **EIGHT_B,
+        "architectures": ["New"],
+        "quantization_config": {"quant_method": "bitsandbytes"},
+        "auto_map": {},
+    }
     _, refusals = judged(tmp_path, config, model_impl="quire")
     assert [refusal.partition(": ")[2].partition(":")[0] for refusal in refusals] == [
         "architectures",

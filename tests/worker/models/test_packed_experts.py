@@ -1,11 +1,12 @@
 """Quantized experts on processors: the tokens of transformers with the weights they mean, and ranks that share them."""
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import silu
 
 from quire.kernels.experts.experts import sum_of_experts
@@ -24,10 +25,12 @@ from quire.worker.specs.needs import Place
 from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import read_spec
 from quire.worker.weights.checkpoint import Checkpoint
+from quire.worker.weights.header import CheckpointError
+from quire.worker.weights.parts import ModelError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from packed_experts import FORMATS, pack_matrices
+from packed_experts import FORMATS, pack_matrices, publish_gpt_oss
 
 CPU = torch.device("cpu")
 INNER = 128
@@ -104,9 +107,13 @@ def test_tokens_are_those_of_transformers_with_the_weights_that_are_meant(
     stored, meant = folders(model, name)
     decoder, some = load(stored), prompts[::5]
     assert any(isinstance(block.mlp.experts, ExpertsApart) for block in decoder.blocks if hasattr(block.mlp, "experts"))
-    expected = reference(meant, some, 12)
+    same(greedy(decoder), reference(meant, some, 12), some)
+
+
+def same(engine, expected, prompts):
+    """Whole and in chunks."""
     for chunk in (1 << 30, 3):
-        for row, (tokens, logprobs) in zip(greedy(decoder).generate(some, 12, chunk=chunk), expected, strict=True):
+        for row, (tokens, logprobs) in zip(engine.generate(prompts, 12, chunk=chunk), expected, strict=True):
             assert row.tokens == tokens
             assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
 
@@ -197,3 +204,93 @@ def test_without_files_the_same_modules_are_built(name, folders):
     build_model(spec, context)
     assert len([path for path in plan.forms if ".experts." in path]) == 2 * 5 * 3
     assert isinstance(load_model(stored, spec, context, "dummy", plan=plan).model.blocks[0].mlp.experts, ExpertsApart)
+
+
+GPT_OSS = {
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "hidden_size": 96,
+    "intermediate_size": 64,
+    "head_dim": 16,
+    "num_hidden_layers": 2,
+    "sliding_window": 11,
+}
+
+
+@pytest.fixture(scope="module")
+def published(tiny_checkpoint, tmp_path_factory):
+    """gpt-oss as it is published, and the dense checkpoint that it means."""
+    return publish_gpt_oss(tiny_checkpoint("GptOssForCausalLM", **GPT_OSS), tmp_path_factory.mktemp("published"))
+
+
+def test_gpt_oss_as_published_gives_the_tokens_of_transformers(published, greedy, reference, prompts):
+    stored, meant = published
+    decoder, some = load(stored), prompts[::5]
+    assert all(isinstance(experts, ExpertsApart) for experts in routed(decoder))
+    same(greedy(decoder), reference(meant, some, 12), some)
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+def test_two_ranks_read_their_share_of_the_tensors_of_all_experts(dealt, published, monkeypatch):
+    """Ranks of an inner axis read half of the rows, or of the groups; others the experts that they were dealt."""
+    stored, _ = published
+    whole, read = load(stored), Checkpoint.read
+    sums = [0, 0]
+    shares = []
+    for rank in range(2):
+
+        def counted(own, tensor, region, to=rank):
+            found = read(own, tensor, region)
+            sums[to] += found.nbytes if tensor.endswith(("_blocks", "_scales")) else 0
+            return found
+
+        monkeypatch.setattr(Checkpoint, "read", counted)
+        shares.append(load(stored, rank, 2, dealt))
+    given = sent(whole.spec.hidden_size, 5)
+    for layers in zip(routed(whole), *map(routed, shares), strict=True):
+        one, *two = (layer(*given) for layer in layers)
+        torch.testing.assert_close(two[0] + two[1], one, atol=1e-5, rtol=1e-5)
+    held = load_file(stored / "model.safetensors").items()
+    total = sum(tensor.nbytes for name, tensor in held if name.endswith(("_blocks", "_scales")))
+    assert sums == ([total * 3 // 5, total * 2 // 5] if dealt else [total // 2] * 2)
+
+
+def test_a_gpu_refuses_gpt_oss_as_published(published):
+    stored, _ = published
+    needs, (refusal,) = fit(config_of(stored), Place(True, None))
+    assert needs is None
+    assert "experts in 4-bit float groups need the CPU backend" in refusal
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "message"),
+    [
+        ("gate_up_proj_blocks", lambda one: one[..., :8], r"has shape .* must be \[experts, outputs, groups, 16\]"),
+        ("gate_up_proj_blocks", lambda one: one.int(), "is I32, but quantization_config makes it one of U8"),
+        ("down_proj_scales", lambda one: one[:, :-1], "has shape .* makes it"),
+        ("down_proj_scales", lambda one: None, "should be there, but the checkpoint holds nothing"),
+        ("down_proj_scales", lambda one: torch.full_like(one, 255), "holds a scale that nothing can be computed with"),
+        ("down_proj_blocks", lambda one: one[:, :, 1:], "down_proj_scales: has shape"),
+    ],
+)
+def test_damaged_tensors_of_all_experts_are_refused_by_name(name, changed, message, published, tmp_path):
+    folder = shutil.copytree(published[0], tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    full = f"model.layers.0.mlp.experts.{name}"
+    new = changed(tensors.pop(full))
+    save_file(tensors if new is None else {**tensors, full: new.contiguous()}, folder / "model.safetensors")
+    with pytest.raises((ModelError, CheckpointError), match=message):
+        load(folder)
+
+
+def test_the_published_gpt_oss_is_counted_in_bytes():
+    """Without its files: config.json alone says that the experts take 17 bytes for 32 weights."""
+    folder = Path(__file__).parents[2] / "published" / "gpt-oss-20b"
+    needs, refusals = fit(WorkerConfig(model=str(folder), dtype="bfloat16"), Place(False, None))
+    assert refusals == []
+    assert needs.num_parameters == 20_914_757_184
+    spec = needs.spec
+    experts = 24 * 32 * 3 * 2880 * 2880
+    found = sizes.count(spec, 1).bytes_by_form(2, read_plan(WorkerConfig(model=str(folder), dtype="bfloat16"), spec))
+    assert found.pop(DENSE) == 2 * (needs.num_parameters - experts) + 2 * 24 * 64
+    assert list(found.values()) == [experts * 17 // 32]

@@ -6,6 +6,7 @@ from typing import Final
 
 from quire.worker.quant.form import BLOCK, DENSE, F8Blocks, F8Rows, Form, Groups, Int8Rows
 from quire.worker.quant.read.packed_headers import PackedLayer, packed_layer
+from quire.worker.quant.read.stacked.headers import BLOCKS, StackedLayer, stacked_layer
 from quire.worker.quant.read.stated import FIELD, REMEDY, Grain, LayerStated
 from quire.worker.weights.header import FLOATS, TensorInfo
 from quire.worker.weights.parts import ModelError
@@ -31,19 +32,30 @@ class StoredLayer:
     input_scale: str | None
 
 
+AnyStored = StoredLayer | PackedLayer | StackedLayer
+
+
 def linear_modules(infos: Mapping[str, TensorInfo]) -> list[str]:
     """Names of what has a weight, or codes in place of it."""
     split = (name.rpartition(".") for name in infos)
-    return list(dict.fromkeys(module for module, _, tensor in split if tensor == WEIGHT or tensor in PACKED))
+    found = [module for module, _, tensor in split if tensor == WEIGHT or tensor in PACKED]
+    stacked = [name.removesuffix(BLOCKS) for name in infos if name.endswith(BLOCKS)]
+    return list(dict.fromkeys((*found, *stacked)))
 
 
 def stored_layer(
     module: str, stated: LayerStated, infos: Mapping[str, TensorInfo], contents: Mapping[str, bytes]
-) -> StoredLayer | PackedLayer | None:
+) -> AnyStored | None:
     """The quantized layer at `module`, one of `linear_modules`; None where it is dense.
 
     `contents`: of the tensors that hold inputs' groups. Raises ModelError where the headers contradict what is stated.
     """
+    is_stacked = f"{module}{BLOCKS}" in infos
+    if is_stacked != stated.is_stacked:
+        name = f"{module}{BLOCKS}" if is_stacked else f"{module}.{WEIGHT}"
+        raise ModelError(name, f"is there, but {FIELD} states another form; {REMEDY}")
+    if is_stacked:
+        return stacked_layer(module, infos)
     held = [name for name in (WEIGHT, *PACKED) if f"{module}.{name}" in infos]
     wanted = stated.packing.codes if stated.packing else WEIGHT
     if held != [wanted] and (held != [WEIGHT] or not stated.may_be_dense):

@@ -9,7 +9,6 @@ from quire.worker.weights.parts import ModelError
 _ON_THE_FLY: Final = "its codes are made when a model is loaded; use the unquantized checkpoint with quantization fp8"
 _OWN_LAYOUT: Final = f"its codes need products of their own; {OTHERWISE}"
 METHODS: Final[dict[str, str]] = {
-    "mxfp4": f"its layout is that of merged experts, which are not served; {OTHERWISE}",
     "auto-round": f"its own layout is not read; export it as auto_gptq or auto_awq, or {OTHERWISE}",
     "bitsandbytes": _ON_THE_FLY,
     "hqq": _ON_THE_FLY,

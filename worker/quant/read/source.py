@@ -7,8 +7,10 @@ from typing import Final, Protocol
 import torch
 
 from quire.worker.quant.form import BLOCK
-from quire.worker.quant.read.headers import StoredLayer
+from quire.worker.quant.read.headers import AnyStored, StoredLayer
 from quire.worker.quant.read.packed_headers import PackedLayer
+from quire.worker.quant.read.stacked.headers import StackedLayer
+from quire.worker.quant.read.stacked.tensors import StackedTensors
 from quire.worker.quant.read.unpack import PackedTensors
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.source import WeightSource
@@ -33,9 +35,7 @@ class LayerTensors(Protocol):
     def read(self, name: str, region: Region) -> torch.Tensor: ...
 
 
-def source_of(
-    files: WeightSource, layers: Mapping[str, StoredLayer | PackedLayer], unread: Collection[str]
-) -> WeightSource:
+def source_of(files: WeightSource, layers: Mapping[str, AnyStored], unread: Collection[str]) -> WeightSource:
     """The files themselves, where nothing is quantized in them. `unread`: tensors to leave out."""
     return QuantizedSource(files, layers, unread) if layers or unread else files
 
@@ -43,18 +43,14 @@ def source_of(
 class QuantizedSource:
     """Implements `WeightSource` over that of the files."""
 
-    def __init__(
-        self, files: WeightSource, layers: Mapping[str, StoredLayer | PackedLayer], unread: Collection[str]
-    ) -> None:
+    def __init__(self, files: WeightSource, layers: Mapping[str, AnyStored], unread: Collection[str]) -> None:
         """`layers`: by their names in the checkpoint."""
         self._files = files
         self._handed_out: dict[str, tuple[LayerTensors, str]] = {}
         self._names: dict[str, tuple[str, ...]] = dict.fromkeys(unread, ())
         """Name in the files -> names of what is handed out in its place. All others keep theirs."""
         for module, layer in layers.items():
-            tensors = (
-                PackedTensors(files, module, layer) if isinstance(layer, PackedLayer) else Scales(files, module, layer)
-            )
+            tensors = _tensors(files, module, layer)
             for stored, names in tensors.names():
                 self._names[stored] = tuple(f"{module}.{name}" for name in names)
                 self._handed_out |= {f"{module}.{name}": (tensors, name) for name in names}
@@ -82,6 +78,12 @@ class QuantizedSource:
             return self._files.read(name, region)
         tensors, own = self._handed_out[name]
         return tensors.read(own, region)
+
+
+def _tensors(files: WeightSource, module: str, layer: AnyStored) -> LayerTensors:
+    if isinstance(layer, StackedLayer):
+        return StackedTensors(files, module, layer)
+    return PackedTensors(files, module, layer) if isinstance(layer, PackedLayer) else Scales(files, module, layer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ class LayerStated:
     """The tensors that the file holds instead of a weight: codes in words."""
     finer: bool = False
     """Activations of 4 bits are stated beside it; what products take is finer."""
+    is_stacked: bool = False
+    """Matrices of all experts lie in one tensor."""
     may_be_dense: bool = False
     """The file decides: formats leave the output head as it is without saying so."""
 

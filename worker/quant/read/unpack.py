@@ -79,7 +79,7 @@ class PackedTensors:
         if scale.dtype == torch.uint8:
             scale = scale.view(torch.float8_e8m0fnu)
         if not scale.float().isfinite().all():
-            raise _useless(name)
+            raise useless(name)
         return scale.T if self.layer.packing.is_transposed else scale
 
     def _unit(self, region: Region) -> torch.Tensor:
@@ -88,7 +88,7 @@ class PackedTensors:
         stored = self.files.read(name, (slice(None),) * len(self.files.shape(name)))
         unit = stored.reciprocal() if self.layer.packing.divides else stored
         if not (stored.isfinite() & unit.isfinite() & (unit >= 0)).all():
-            raise _useless(name)
+            raise useless(name)
         return unit.reshape(1, 1).expand(self.shape(UNIT))[region]
 
     def _zeros(self, region: Region) -> torch.Tensor:
@@ -135,7 +135,8 @@ class PackedTensors:
             raise CheckpointError(f"{name}: {message}")
 
 
-def _useless(name: str) -> CheckpointError:
+def useless(name: str) -> CheckpointError:
+    """The error of a scale that is no number."""
     return CheckpointError(f"{name}: holds a scale that nothing can be computed with; download it again")
 
 
