@@ -1,11 +1,17 @@
 """A model of experts behind an engine of real processes, on one rank and on two: the tokens of transformers."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from quire.proto.api import GenerateRequest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "worker" / "models"))  # they share the layouts of checkpoints
+
+from packed_experts import pack_matrices, publish_gpt_oss
 
 NUM_TOKENS = 16
 MODELS = {
@@ -28,13 +34,31 @@ MODELS = {
 @pytest.mark.parametrize("architecture", MODELS)
 @pytest.mark.parametrize("ranks", ["1", "2"])
 def test_many_at_once_draw_what_transformers_draws(architecture, ranks, serve, tiny_checkpoint):
+    folder = tiny_checkpoint(architecture, **MODELS[architecture])
+    draws_alike(serve, folder, folder, "--tensor-parallel-size", ranks)
+
+
+@pytest.mark.parametrize("flags", [("-tp", "1"), ("-tp", "2"), ("-tp", "2", "--enable-expert-parallel")])
+def test_gpt_oss_as_published_draws_what_transformers_draws_with_the_weights_it_means(
+    flags, serve, tiny_checkpoint, tmp_path
+):
+    changes = {"hidden_size": 96, "intermediate_size": 64}
+    folder = tiny_checkpoint("GptOssForCausalLM", **{**MODELS["GptOssForCausalLM"], **changes})
+    stored, meant = publish_gpt_oss(folder, tmp_path)
+    draws_alike(serve, stored, meant, "--dtype", "float32", *flags)
+
+
+def test_8_bit_floats_draw_what_transformers_draws_with_the_weights_they_mean(serve, tiny_checkpoint, tmp_path):
+    sizes = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+    stored, meant = pack_matrices(tiny_checkpoint("Qwen3MoeForCausalLM", **sizes), tmp_path, "fp8 rows")
+    draws_alike(serve, stored, meant, "-tp", "2")
+
+
+def draws_alike(serve, folder, reference, *flags):
     import torch
     from transformers import AutoModelForCausalLM
 
-    folder = tiny_checkpoint(architecture, **MODELS[architecture])
-    engine = serve(
-        str(folder), "--tensor-parallel-size", ranks, "--max-num-batched-tokens", "24", "--max-num-seqs", "4"
-    )
+    engine = serve(str(folder), "--max-num-batched-tokens", "24", "--max-num-seqs", "4", *flags)
     prompts = [np.random.default_rng(seed).integers(3, 320, 5 + 9 * seed).tolist() for seed in range(5)]
 
     def generate(prompt):
@@ -43,7 +67,7 @@ def test_many_at_once_draw_what_transformers_draws(architecture, ranks, serve, t
 
     with ThreadPoolExecutor(len(prompts)) as pool:
         made = list(pool.map(generate, prompts))
-    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    network = AutoModelForCausalLM.from_pretrained(reference, dtype=torch.float32)
     for prompt, tokens in zip(prompts, made, strict=True):
         out = network.generate(
             torch.tensor([prompt]), max_new_tokens=NUM_TOKENS, min_new_tokens=NUM_TOKENS, do_sample=False,

@@ -24,6 +24,7 @@ from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import read_spec
+from quire.worker.specs.tape import untaped
 from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import ModelError
@@ -106,7 +107,7 @@ def test_tokens_are_those_of_transformers_with_the_weights_that_are_meant(
 ):
     stored, meant = folders(model, name)
     decoder, some = load(stored), prompts[::5]
-    assert any(isinstance(block.mlp.experts, ExpertsApart) for block in decoder.blocks if hasattr(block.mlp, "experts"))
+    assert all(isinstance(experts, ExpertsApart) for experts in routed(decoder))
     same(greedy(decoder), reference(meant, some, 12), some)
 
 
@@ -181,6 +182,12 @@ def test_what_the_plan_counts_is_what_lies_in_memory(name, folders):
     counted = sizes.count(spec, 1).bytes_by_form(4, plan)
     assert {form.name for form in plan.of_experts} == {form.name for form in counted if form != DENSE}
     assert sum(counted.values()) == load(stored).weight_bytes
+
+
+def test_steps_of_quantized_experts_are_no_tape(folders):
+    stored, _ = folders("a router in whole blocks", "fp8 rows")
+    config, spec = config_of(stored), read_spec(stored)
+    assert untaped(config, spec, "float32", read_plan(config, spec)) == "Python leads tokens to quantized experts"
 
 
 @pytest.mark.parametrize("name", ["fp8 rows", "awq"])
