@@ -84,7 +84,7 @@ class AllReport(Groups):
 
 def run(work: Work, conditions: Sequence[Condition], folder: str, join: Callable[[], Groups], **fields: object) -> list:
     """What failed: (condition, prompt and output, expected, drawn), or what did not happen."""
-    engine = Engine(folder, join=join, kv_cache_memory_bytes=2 << 20, **fields)
+    engine = Engine(folder, join=join, kv_cache_memory_bytes=2 << 20, dtype="float32", **fields)
     failed, num_preemptions = [], 0
     for condition in conditions:
         drawn = _drawn(engine, work, condition)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from functools import partial
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -205,3 +206,19 @@ def publish_gpt_oss(source, target):
         return {f"{name}_blocks": blocks, f"{name}_scales": scales}, meant.transpose(1, 2)
 
     return pack_folder(source, target, stated, packed)
+
+
+MODELS = {
+    "qwen3 moe: 8-bit floats": (
+        "Qwen3MoeForCausalLM",
+        {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True},
+        partial(pack_matrices, name="fp8 rows"),
+    ),
+    "gpt-oss: as published, in MXFP4": (
+        "GptOssForCausalLM",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "hidden_size": 96, "intermediate_size": 64}
+        | {"head_dim": 16, "num_hidden_layers": 2, "sliding_window": 11},
+        publish_gpt_oss,
+    ),
+}
+"""Models, and what makes their checkpoint and the one that it means."""

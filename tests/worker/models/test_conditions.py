@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 import conditions
 import expert_models
+import packed_experts
 from conditions import EVERY, NUM_TOKENS, Work, pairwise
 from test_equal_to_transformers import MODELS as DENSE_MODELS
 
@@ -28,7 +29,8 @@ pytestmark = pytest.mark.integration
 
 PROGRAM = Path(__file__).with_name("conditions.py")
 RESULTS = Path(__file__).with_name("conditions.jsonl")
-MODELS = {**DENSE_MODELS, **expert_models.MODELS}
+ROUTED = {**expert_models.MODELS, **packed_experts.MODELS}
+MODELS = {**DENSE_MODELS, **ROUTED}
 ENGINES = {
     "one rank": (1, {}),
     "one rank, no tape": (1, {"enforce_eager": True}),
@@ -47,6 +49,13 @@ def work(prompts):
     return longest, {"mixed": [prompts[place] for place in (0, 4, 9, 13, 15)], "beginnings": beginnings}
 
 
+def folders(name, tiny_checkpoint, target):
+    """The checkpoint that is served, and the one that transformers reads: the weights that a quantized one means."""
+    architecture, config, *pack = MODELS[name]
+    folder = tiny_checkpoint(architecture, **config)
+    return pack[0](folder, target) if pack else (folder, folder)
+
+
 def with_expected(work, reference, folder):
     longest, prompts = work
     rows = reference(folder, [*prompts["mixed"], *prompts["beginnings"]], NUM_TOKENS)
@@ -57,28 +66,26 @@ def with_expected(work, reference, folder):
 
 def test_every_architecture_that_generates_is_among_them():
     generating = {name for name, row in ARCHITECTURES.items() if name.endswith("ForCausalLM") and not row.text_alone}
-    assert generating == {architecture for architecture, _ in MODELS.values()}
+    assert generating == {architecture for architecture, *_ in MODELS.values()}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_few_conditions_give_the_tokens_of_transformers(name, work, tiny_checkpoint, reference):
-    architecture, config = MODELS[name]
-    folder = tiny_checkpoint(architecture, **config)
+def test_a_few_conditions_give_the_tokens_of_transformers(name, work, tiny_checkpoint, reference, tmp_path):
+    folder, meant = folders(name, tiny_checkpoint, tmp_path)
     chosen, first = pairwise(), A_FEW * list(MODELS).index(name)
     few = [chosen[(first + place) % len(chosen)] for place in range(A_FEW)]
-    assert conditions.run(with_expected(work, reference, folder), few, str(folder), Groups) == []
+    assert conditions.run(with_expected(work, reference, meant), few, str(folder), Groups) == []
 
 
 @pytest.mark.product
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_condition_gives_the_tokens_of_transformers(name, work, tiny_checkpoint, reference, tmp_path):
-    architecture, config = MODELS[name]
-    folder = tiny_checkpoint(architecture, **config)
-    asked = {"work": asdict(with_expected(work, reference, folder)), "folder": str(folder)}
-    engines = [engine for engine in ENGINES if "experts" not in engine or name in expert_models.MODELS]
+    folder, meant = folders(name, tiny_checkpoint, tmp_path)
+    asked = {"work": asdict(with_expected(work, reference, meant)), "folder": str(folder)}
+    engines = [engine for engine in ENGINES if "experts" not in engine or name in ROUTED]
     failed = {engine: on_ranks(asked, *ENGINES[engine], tmp_path / engine) for engine in engines}
-    write_down(name, architecture, {engine: len(EVERY) - len(found) for engine, found in failed.items()})
+    write_down(name, {engine: len(EVERY) - len(found) for engine, found in failed.items()})
     assert not any(failed.values()), failed
 
 
@@ -109,9 +116,9 @@ def on_ranks(asked, size, fields, rendezvous):
     return [failure for output in outputs for failure in json.loads(output)]
 
 
-def write_down(name, architecture, passed):
+def write_down(name, passed):
     """The model's row of the results, in the order of the list."""
     rows = {row["model"]: row for row in map(json.loads, RESULTS.read_text().splitlines())} if RESULTS.exists() else {}
-    rows[name] = {"model": name, "architecture": architecture, "conditions": len(EVERY), "passed": passed}
+    rows[name] = {"model": name, "architecture": MODELS[name][0], "conditions": len(EVERY), "passed": passed}
     rows[name]["torch"] = torch.__version__
     RESULTS.write_text("".join(f"{json.dumps(rows[one])}\n" for one in MODELS if one in rows))

@@ -31,7 +31,8 @@ from quire.worker.weights.parts import ModelError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from packed_experts import FORMATS, pack_matrices, publish_gpt_oss
+from packed_experts import FORMATS, pack_matrices
+from packed_experts import MODELS as PACKED
 
 CPU = torch.device("cpu")
 INNER = 128
@@ -213,21 +214,11 @@ def test_without_files_the_same_modules_are_built(name, folders):
     assert isinstance(load_model(stored, spec, context, "dummy", plan=plan).model.blocks[0].mlp.experts, ExpertsApart)
 
 
-GPT_OSS = {
-    "num_local_experts": 5,
-    "num_experts_per_tok": 2,
-    "hidden_size": 96,
-    "intermediate_size": 64,
-    "head_dim": 16,
-    "num_hidden_layers": 2,
-    "sliding_window": 11,
-}
-
-
 @pytest.fixture(scope="module")
 def published(tiny_checkpoint, tmp_path_factory):
     """gpt-oss as it is published, and the dense checkpoint that it means."""
-    return publish_gpt_oss(tiny_checkpoint("GptOssForCausalLM", **GPT_OSS), tmp_path_factory.mktemp("published"))
+    architecture, config, publish = PACKED["gpt-oss: as published, in MXFP4"]
+    return publish(tiny_checkpoint(architecture, **config), tmp_path_factory.mktemp("published"))
 
 
 def test_gpt_oss_as_published_gives_the_tokens_of_transformers(published, greedy, reference, prompts):
