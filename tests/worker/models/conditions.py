@@ -15,13 +15,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from core_engine import Engine
+from core_engine import MAX_SEQS, Engine
 
 from quire.worker.device.parallel import Groups, connect
 
 NUM_TOKENS = 12
 KILLED_AFTER = {"killed early": 3, "killed late": 10}
 """Steps, of which there are more than `NUM_TOKENS`."""
+AMPLE = MAX_SEQS + 1
+"""Longest sequences that the pool has blocks for where none is preempted: of more, invariants take longer to check."""
 VALUES = {
     "chunk": (1, 3, 5, 128),
     "caching": ("off", "on", "hits"),
@@ -111,8 +113,8 @@ def run(work: Work, conditions: Sequence[Condition], folder: str, join: Callable
 def _drawn(engine: Engine, work: Work, condition: Condition) -> dict:
     """(prompt's number, output) -> its tokens: the likeliest, drawn as those of a request for several outputs are."""
     longest = engine.facts.blocks_for(len(work.longest) + NUM_TOKENS)
-    few = longest if condition.interruption == "preempted" else 0
-    engine.restart(few, max_num_batched_tokens=condition.chunk, enable_prefix_caching=condition.caching != "off")
+    blocks = longest if condition.interruption == "preempted" else min(AMPLE * longest, engine.facts.num_blocks)
+    engine.restart(blocks, max_num_batched_tokens=condition.chunk, enable_prefix_caching=condition.caching != "off")
     if condition.caching == "hits":
         engine.submit(1000, work.longest, max_tokens=NUM_TOKENS)
         engine.settle()

@@ -70,14 +70,15 @@ class Engine:
                 self.launched.append(self.runner.launch(decoder.decode(*sent[0].frames)))
                 self.held.append(self._held())
                 steps += 1
+                check(self.core)
             elif self.launched:
                 self._collect()
             else:
                 break
-            check(self.core)
             if kill_after and steps == kill_after:
                 self._die()
                 kill_after = 0
+        check(self.core)
         assert self.core.num_live == 0
         return self.tokens
 
