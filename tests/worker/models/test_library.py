@@ -15,6 +15,7 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups, SingleGroup
 from quire.worker.models.build import describe, load_model
+from quire.worker.models.library.norms import Normed
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs.library.apart import describe_apart
@@ -74,6 +75,16 @@ def test_whole_prompts_chunks_and_cached_blocks_give_the_tokens_of_transformers(
     while len(second.tokens) < len(last.tokens):
         engine.step([(second, min(5, len(second.tokens) - second.num_computed))])
     same([second], expected[-1:])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "count"),
+    [("ArceeForCausalLM", 7), ("HeliumForCausalLM", 7), ("VaultGemmaForCausalLM", 0), ("GPT2LMHeadModel", 0)],
+)
+def test_norms_that_our_kernel_knows_are_its_own(architecture, count, made):
+    """A gain of `1 + weight` and norms with a mean are left to the library."""
+    model = loaded(made(architecture, MODELS[architecture])).model
+    assert sum(isinstance(one, Normed) for one in model.trunk.modules()) == count
 
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "DeepseekV3ForCausalLM", "GraniteSWAForCausalLM"])

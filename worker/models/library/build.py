@@ -8,6 +8,7 @@ from torch import nn
 from quire.worker.build_context import BuildContext
 from quire.worker.models.library.layers import Declared, build_linear
 from quire.worker.models.library.modules import Parts
+from quire.worker.models.library.norms import put_norms
 from quire.worker.models.library.plan import EXPERTS, style_of
 from quire.worker.specs.library.spec import HALVES, LibrarySpec
 from quire.worker.weights.parts import Part, whole
@@ -62,6 +63,7 @@ def put_ours(parts: Parts, spec: LibrarySpec, context: BuildContext, logits: nn.
         setattr(parts.whole.get_submodule(owner), own, ours)
     if logits is not None:
         staying += _in_place_of(parts, head, logits)
+    put_norms(parts.trunk)
     for name, module in staying:
         is_dealt = style_of(parts.whole, name) == EXPERTS and context.group.size > 1
         shares = context if is_dealt else context.alone
