@@ -11,7 +11,7 @@ from quire.proto.api import GenerateRequest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "worker" / "models"))  # they share the layouts of checkpoints
 
-from packed_experts import pack_matrices, publish_gpt_oss
+from packed_experts import in_4_bits, pack_matrices, publish_gpt_oss
 
 NUM_TOKENS = 16
 MODELS = {
@@ -52,6 +52,12 @@ def test_8_bit_floats_draw_what_transformers_draws_with_the_weights_they_mean(se
     sizes = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
     stored, meant = pack_matrices(tiny_checkpoint("Qwen3MoeForCausalLM", **sizes), tmp_path, "fp8 rows")
     draws_alike(serve, stored, meant, "-tp", "2")
+
+
+def test_4_bits_made_when_it_is_loaded_draw_what_transformers_draws_with_them(serve, tiny_checkpoint, tmp_path):
+    sizes = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+    stored, meant = in_4_bits(tiny_checkpoint("Qwen3MoeForCausalLM", **sizes), tmp_path)
+    draws_alike(serve, stored, meant, "--quantization", "int4", "--dtype", "float32")
 
 
 def draws_alike(serve, folder, reference, *flags):

@@ -62,7 +62,8 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
     counted = sizes.count(spec, 1)
     try:
         stated = read_stated(folder, read_config(folder))
-        _refuse_quantized_experts(spec, stated, config)
+        if isinstance(spec, LibrarySpec) and spec.expert_tensors:
+            _refuse_quantized_experts(spec, stated, config)
         headers = None if stated is None or config.load_format == "dummy" else _headers(folder)
         names = checkpoint_names(spec)
         layers = (
@@ -82,18 +83,13 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
         raise ModelError(f"{folder}: {error.field}", error.message) from error
 
 
-def _refuse_quantized_experts(spec: AnySpec, stated: Stated | None, config: WorkerConfig) -> None:
+def _refuse_quantized_experts(spec: LibrarySpec, stated: Stated | None, config: WorkerConfig) -> None:
     """Raises ModelError."""
-    if isinstance(spec, EncoderSpec) or not (spec.expert_tensors if isinstance(spec, LibrarySpec) else spec.experts):
-        return
-    if stated is not None and isinstance(spec, LibrarySpec):
-        remedy = "use the checkpoint that is not quantized"
-        message = f"{stated.method} packs experts, which modules of {spec.library} take in 16 or 32 bits; {remedy}"
-        raise ModelError(FIELD, message)
-    if stated is None and config.quantization != "none":
-        raise ModelError(
-            ASKED, f"{config.quantization} packs no experts, whose products take 16 or 32 bits; leave it out"
-        )
+    taken = f"packs experts, which modules of {spec.library} take in 16 or 32 bits"
+    if stated is not None:
+        raise ModelError(FIELD, f"{stated.method} {taken}; use the checkpoint that is not quantized")
+    if config.quantization != "none":
+        raise ModelError(ASKED, f"{config.quantization} {taken}; leave it out")
 
 
 def _refuse_quantized_tower(layers: Mapping[str, tuple[str, ...]], headers: Headers) -> None:
@@ -119,9 +115,11 @@ def _beside_weights(
 
 
 def _packable(config: WorkerConfig, spec: AnySpec) -> dict[str, Shape]:
-    """The matrices of one rank; of the whole model where ranks cannot share it, which is refused beside this."""
+    """The matrices of one rank, and experts that another was dealt; of the whole model where ranks cannot share it,
+    which is refused beside this."""
     size = config.tensor_parallel_size
-    return sizes.count(spec, 1 if sizes.indivisible(spec, size) else size).packable
+    everywhere = sizes.count(spec, 1).packable
+    return everywhere if sizes.indivisible(spec, size) else everywhere | sizes.count(spec, size).packable
 
 
 def _num_blocks(spec: AnySpec) -> int:

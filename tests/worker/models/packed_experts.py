@@ -8,6 +8,9 @@ from functools import partial
 import torch
 from safetensors.torch import load_file, save_file
 
+from quire.worker.quant.form import Groups
+from quire.worker.quant.groups import quantized
+
 GROUP = 32
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -185,6 +188,25 @@ def pack_matrices(source, target, name):
         stated,
         lambda tensor, weight: form(tensor.removesuffix(".weight"), weight) if LINEAR.fullmatch(tensor) else None,
     )
+
+
+def in_4_bits(source, target):
+    """Two folders: an unquantized checkpoint, and the one that `--quantization int4` makes of it."""
+
+    def rounded(name, tensor):
+        is_stacked = tensor.dim() == 3
+        if not is_stacked and not LINEAR.fullmatch(name):
+            return None
+        weight = (tensor.transpose(1, 2) if is_stacked else tensor).contiguous()  # gpt-oss has inputs first
+        inputs = weight.shape[-1]
+        size = next(size for size in (128, 64, 32) if inputs % size == 0)
+        form = Groups(4, size, "zeros", scale="bfloat16", stored=False)
+        codes, scale, zeros = (one.float() for one in quantized(weight.flatten(0, -2), form))
+        groups = (codes.unflatten(1, (-1, size)) - zeros[..., None]) * scale[..., None]
+        meant = groups.view(weight.shape)
+        return {name: tensor}, meant.transpose(1, 2) if is_stacked else meant
+
+    return pack_folder(source, target, None, rounded)
 
 
 def publish_gpt_oss(source, target):

@@ -233,7 +233,11 @@ def test_models_without_experts_are_dealt_none(tiny_checkpoint):
 @pytest.mark.parametrize(
     ("options", "stated", "refusal"),
     [
-        ({"quantization": "fp8"}, None, "quantization: fp8 packs no experts"),
+        (
+            {"quantization": "fp8", "model_impl": "transformers"},
+            None,
+            "quantization: fp8 packs experts, which modules of",
+        ),
         (
             {"model_impl": "transformers"},
             {"quant_method": "fp8", "weight_block_size": [128, 128]},
