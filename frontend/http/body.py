@@ -107,4 +107,5 @@ def _end(timeout: asyncio.Timeout) -> None:
 
 
 def _too_large(limit: int) -> HttpError:
-    return HttpError(413, "body_too_large", f"the body is larger than {limit} bytes")
+    message = f"the body is larger than {limit} bytes; send it in parts, or start the server with --max-body-bytes"
+    return HttpError(413, "body_too_large", message)

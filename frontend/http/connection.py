@@ -7,6 +7,7 @@ a request that is still being answered is not read, and the connection closes af
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -22,6 +23,24 @@ UNSENT_BYTES = 16 << 10
 """Most bytes that wait here for a reader; more make the writer wait, so that the rule for slow readers counts."""
 LINGER_SECONDS = 5.0
 """Time for which a refused client may still send, and a closing connection may still be read from."""
+
+
+class AnswerTransport(asyncio.Transport):
+    """The transport as the cycle that answers sees it: it writes there, and how the connection ends is left to that."""
+
+    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
+        super().__init__()
+        self._transport = transport
+        self._end = end
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._end()
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -161,9 +180,20 @@ class BoundedConnection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
         if self._limits.is_closing:
             cycle.keep_alive = False
+        cycle.transport = AnswerTransport(self.transport, self._end)
         self._task = self.loop.create_task(cycle.run_asgi(app))  # type: ignore[arg-type]
         self._task.add_done_callback(self._answered)
         self.tasks.add(self._task)
+
+    def _end(self) -> None:
+        """Close behind the answer, or within one that failed. What is left of a request that was answered early is read
+        for a while: closing with unread bytes would reset the connection before the client has read why."""
+        if not (self.cycle.response_complete and self.cycle.more_body):
+            self.transport.close()
+            return
+        self._ignores_input = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def _answered(self, task: "asyncio.Task[None]") -> None:
         self.tasks.discard(task)

@@ -1,6 +1,7 @@
 """Every bound of the HTTP server over real sockets: what is refused, with which status, and that connections close."""
 
 import asyncio
+import http.client
 import json
 from contextlib import suppress
 
@@ -112,6 +113,28 @@ def test_a_body_over_the_limit_is_413_whether_its_length_is_said_or_not(web):
                 "/v1/completions", content=pieces(), headers={"content-type": "application/json"}
             )
             assert unsaid.status_code == 413
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank", "/v1/messages", "/api/embed", "/nowhere", "/health"])
+def test_a_client_that_sends_all_before_it_reads_sees_why_its_body_was_not_taken(path, web):
+    """urllib does, and asks for an end of the connection: megabytes are on their way when the answer is."""
+    status = {"/nowhere": 404, "/health": 405}.get(path, 413)
+
+    async def main():
+        async with web(wait=False) as w:
+
+            def ask():
+                connection = http.client.HTTPConnection(w.client.base_url.netloc.decode(), timeout=60)
+                headers = {"content-type": "application/json", "connection": "close"}
+                connection.request("POST", path, json.dumps({"input": "a" * (10 << 20)}), headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+
+            found, text = await asyncio.to_thread(ask)
+            assert found == status
+            assert (b"8388608 bytes; send it in parts" in text) == (status == 413)
 
     asyncio.run(main())
 
