@@ -6,6 +6,7 @@ Fields are set as vLLM sets them: those of a section (`text_config`) one by one,
 import difflib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,16 @@ def override(directory: Path, fields: Mapping[str, Any], run_dir: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{made}: cannot be written: {error.strerror}; make room there") from error
     return made
+
+
+def clear(run_dir: Path) -> None:
+    """Remove the directory that `override` made there, unless it holds what is not of it."""
+    made = run_dir / NAME
+    if made.is_symlink() or not made.is_dir():
+        return
+    _empty(made)
+    with suppress(OSError):
+        made.rmdir()
 
 
 def origin(directory: Path) -> Path:
@@ -74,11 +85,15 @@ def _read(path: Path) -> dict[str, Any]:
     return config
 
 
-def _link(directory: Path, made: Path) -> None:
-    made.mkdir(mode=0o700, exist_ok=True)
+def _empty(made: Path) -> None:
     for path in made.glob("*"):
         if path.is_symlink() or path.name == FILE:
             path.unlink()
+
+
+def _link(directory: Path, made: Path) -> None:
+    made.mkdir(mode=0o700, exist_ok=True)
+    _empty(made)
     for path in directory.absolute().iterdir():
         if path.name != FILE:
             (made / path.name).symlink_to(path)

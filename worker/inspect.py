@@ -6,6 +6,7 @@ weights than their headers.
 
 import sys
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import torch
@@ -34,6 +35,10 @@ from quire.worker.weights.open import open_checkpoint
 from quire.worker.weights.parts import ModelError
 
 Section = dict[str, str | int]
+OTHERS: Final = (
+    "by the modules of transformers with --model-impl auto: decoders that keep no state and need no code of their own; "
+    "name a MODEL, and it is looked at"
+)
 
 
 def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
@@ -53,7 +58,7 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
             "free memory": device.free_memory(),
         },
         "kernels": kernels,
-        "architectures": {"supported": ", ".join(ARCHITECTURES)},
+        "architectures": {"supported": ", ".join(ARCHITECTURES), "others": OTHERS},
     }
     if not config.model:
         return sections, []

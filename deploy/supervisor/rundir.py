@@ -5,8 +5,10 @@ import os
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+from quire.deploy import overrides
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.gguf.folder import NAME, clear
 from quire.proto.messages.media import MEDIA_FOLDER
@@ -91,6 +93,9 @@ class RunDir:
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
         clear(self.path / NAME)
+        with suppress(OSError):  # it is not there, or holds more
+            (self.path / NAME).rmdir()
+        overrides.clear(self.path)
         shutil.rmtree(self.path / MEDIA_FOLDER, ignore_errors=True)
 
     def address(self, name: str) -> str:

@@ -9,6 +9,7 @@ from quire.deploy.__main__ import main
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.model_path import resolve
 from quire.deploy.overrides import merged, origin
+from quire.deploy.supervisor.rundir import RunDir
 from quire.worker.weights.revision import model_revision
 
 CONFIG = {
@@ -72,6 +73,19 @@ def test_sections_are_merged_and_all_else_is_replaced() -> None:
 def test_a_misspelt_field_is_refused(fields: dict[str, object], meant: str) -> None:
     with pytest.raises(UsageError, match=f"--hf-overrides: {meant}"):
         merged(CONFIG, fields)
+
+
+def test_a_start_that_is_refused_leaves_nothing_of_it(model: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    held = RunDir(str(run_dir))
+    resolve(str(model), "auto", run_dir, overrides='{"rope_theta": 7.0}')
+    assert (run_dir / "overridden" / "config.json").exists()
+    held.close()
+    assert {path.name for path in run_dir.iterdir()} == {"lock"}
+    (run_dir / "overridden").mkdir()
+    (run_dir / "overridden" / "mine").write_text("kept")
+    RunDir(str(run_dir)).close()
+    assert (run_dir / "overridden" / "mine").read_text() == "kept"
 
 
 def test_a_config_that_does_not_read_is_refused(model: Path, tmp_path: Path) -> None:

@@ -140,7 +140,8 @@ def objections(config: Config, impl: ModelImpl = "quire") -> list[ModelError]:
     if architecture_of(config) not in ARCHITECTURES:
         stated = config.get("architectures")
         supported = ", ".join(ARCHITECTURES)
-        found.append(ModelError("architectures", f"{shown(stated)} is not supported; supported: {supported}"))
+        remedy = f"supported: {supported}; model_impl auto also runs what the modules of transformers can"
+        found.append(ModelError("architectures", f"{shown(stated)} is not supported; {remedy}"))
         if config.get("auto_map") is not None:
             message = "the model brings its own code, which is never run; use a model of a supported architecture"
             found.append(ModelError("auto_map", message))

@@ -15,7 +15,15 @@ PUBLISHED = Path(__file__).parents[2] / "published"
 def test_the_embedded_model_would_run_here(capsys) -> None:
     assert main(["doctor", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
-    for words in ("quire ", "torch ", "CPU features", "paged_attention", "LlamaForCausalLM", "refused: nothing"):
+    for words in (
+        "quire ",
+        "torch ",
+        "CPU features",
+        "paged_attention",
+        "LlamaForCausalLM",
+        "by the modules of transformers",
+        "refused: nothing",
+    ):
         assert words in out
 
 
