@@ -127,6 +127,8 @@ def test_layers_that_read_anothers_keys_take_no_memory():
         ({"num_kv_shared_layers": 7}, "num_kv_shared_layers"),
         ({"per_layer_config": {"1": {"hidden_size": 8}}}, "per_layer_config"),
         ({"per_layer_config": [1]}, "per_layer_config"),
+        ({"per_layer_config": {"1": {"intermediate_size": 48}}}, "per_layer_config"),
+        ({"intermediate_size": [96] * 6}, "intermediate_size"),
         ({"per_layer_config": {"3": {"head_dim": 32}}, "num_kv_shared_layers": 1}, "num_kv_shared_layers"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
     ],

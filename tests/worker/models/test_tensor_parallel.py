@@ -38,6 +38,7 @@ MODELS = [
     expert_models.MODELS["minimax m2: sigmoids, norms over all heads"],
     expert_models.MODELS["llama 4: chunks, layers without a rope, scaled inputs"],
     expert_models.MODELS["gpt-oss: biases, clamped gates, sinks, windows, yarn"],
+    expert_models.MODELS["gemma 4: beside a dense block"],
     ("Ministral3ForCausalLM", {"rope_parameters": GROWING, "head_dim": 16, "num_key_value_heads": 2}),
     ("Gemma3ForCausalLM", {"head_dim": 32, "sliding_window": 9, "sliding_window_pattern": 2}),
     ("Gemma4UnifiedForCausalLM", {**GEMMA4, "num_global_key_value_heads": 1, "attention_k_eq_v": True}),
@@ -65,6 +66,7 @@ DEALT = [
     expert_models.MODELS["qwen2 moe: a shared expert"],
     expert_models.MODELS["glm 4.5: sigmoids, groups, half a head rotates"],
     expert_models.MODELS["llama 4: chunks, layers without a rope, scaled inputs"],
+    expert_models.MODELS["gemma 4: beside a dense block"],
 ]
 """Models whose ranks hold whole experts: five of them, then seven, make some ranks hold one more."""
 NAMES = [*(name for name, _ in MODELS), *(f"{name} dealt" for name, _ in DEALT)]
@@ -106,7 +108,8 @@ WHOLE = (
     *(f"per_layer_{name}.weight" for name in ("input_gate", "projection", "model_projection")),
     *(f"altup_{end}projections.{number}.weight" for end in ("", "unembed_") for number in range(3)),
     *("linear_left.weight", "linear_right.weight", "_coefs.weight", "output_scale"),
-    *("correction_bias", "layer_scalar", "router.weight", "router.bias", "down_proj_bias"),
+    *("router.weight", "router.bias", "router.proj.weight", "router.scale", "per_expert_scale"),
+    *("correction_bias", "layer_scalar", "down_proj_bias"),
 )
 """Ends of the names of tensors that every rank holds, beside norms: biases of rows, routers, and small ones."""
 
