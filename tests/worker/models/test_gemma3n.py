@@ -106,6 +106,20 @@ def test_published_files_hold_keys_of_layers_that_read_anothers(tiny_checkpoint,
     assert [row.tokens for row in rows] == [row.tokens for row in published_rows]
 
 
+def test_a_stream_that_is_all_but_nothing_stays_small(tiny_checkpoint, greedy, reference, prompts, tmp_path):
+    """At either end of the streams."""
+    folder = tmp_path / "small"
+    shutil.copytree(tiny_checkpoint("Gemma3nForCausalLM", **TEXT), folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("altup_projections.1", "altup_unembed_projections.0"):
+        tensors[f"model.{name}.weight"].mul_(1e-4)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    rows = greedy(loaded(folder)).generate(prompts[:5], 8)
+    for row, (tokens, logprobs) in zip(rows, reference(folder, prompts[:5], 8), strict=True):
+        assert row.tokens == tokens
+        assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
+
+
 def test_layers_that_read_anothers_keys_take_no_memory():
     spec = parse_spec({**TEXT, "architectures": ["Gemma3nForCausalLM"]}, {})
     assert [layer.attention.reads for layer in spec.layers] == [None, None, None, 1, 2, 1]
