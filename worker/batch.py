@@ -54,6 +54,10 @@ class Embedded(NamedTuple):
         """x [T, hidden] behind a layer, one of the first n, with what is added there."""
         return torch.where(self._is_given, x + self._columns(1 + layer, x.shape[1]), x)
 
+    def others_of(self, token_ids: torch.Tensor, instead: int) -> torch.Tensor:
+        """int64 [T], with `instead` for tokens that have a row."""
+        return torch.where(self.source >= 0, instead, token_ids)
+
     # no shape depends on how many tokens have a row, so that a graph may record it
     @property
     def _is_given(self) -> torch.Tensor:

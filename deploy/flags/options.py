@@ -174,7 +174,7 @@ class ServeOptions:
         Flag(
             "images",
             "bounds of the resized image before the model's: min_pixels, max_pixels, or size with shortest_edge and "
-            "longest_edge, which count pixels, too; of videos also fps or num_frames",
+            "longest_edge, which count pixels, too; of Gemma 4 max_soft_tokens; of videos also fps or num_frames",
             "JSON",
             parse_object,
             default="the model's",

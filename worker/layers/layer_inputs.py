@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from quire.kernels.linear.activation import activation
-from quire.worker.batch import ForwardBatch
+from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.linear import ReplicatedLinear
@@ -21,15 +21,19 @@ class LayerInputs(nn.Module):
         self, context: BuildContext, hidden: int, num_layers: int, spec: LayerInputSpec, norm: NormSpec
     ) -> None:
         super().__init__()
-        self.shape = (num_layers, spec.size)
+        self.shape, self.pad = (num_layers, spec.size), spec.pad
         self.factor = hidden**-0.5
         width, scale = num_layers * spec.size, float(torch.tensor(math.sqrt(spec.size), dtype=context.dtype))
         self.embedding = Vocabulary(context.at("embedding"), spec.vocab_size, width, multiplied=False, scale=scale)
         self.projection = ReplicatedLinear(context.at("projection"), hidden, width)
         self.norm = build_norm(context, spec.size, norm)
 
-    def forward(self, token_ids: torch.Tensor, embedded: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """int64 [T], their embeddings [T, hidden] -> [T, layers, size]"""
+    def forward(
+        self, token_ids: torch.Tensor, embedded: torch.Tensor, batch: ForwardBatch, items: Embedded | None = None
+    ) -> torch.Tensor:
+        """int64 [T], their embeddings [T, hidden] -> [T, layers, size]; `items`: which are those of items."""
+        if items is not None:
+            token_ids = items.others_of(token_ids, self.pad)
         rows = self.embedding.embed(token_ids).view(-1, *self.shape)
         projected = self.norm((self.projection(embedded, batch) * self.factor).view(-1, self.shape[1])).view_as(rows)
         given: torch.Tensor = (projected + rows) * 2**-0.5

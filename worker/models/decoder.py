@@ -72,7 +72,7 @@ class Decoder(nn.Module):
         """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
         rotations = [rotary.rotation(batch.positions) for rotary in self.rotaries]
         x, residual = self.embedding.embed(batch.token_ids, embedded), None
-        given = None if self.layer_inputs is None else self.layer_inputs(batch.token_ids, x, batch).unbind(1)
+        given = None if self.layer_inputs is None else self.layer_inputs(batch.token_ids, x, batch, embedded).unbind(1)
         if self.streams is not None:
             x = self.streams.split(x, batch)
         places = zip(self.blocks, self._rope_of_layer, self._cache_of_layer, strict=True)

@@ -10,7 +10,16 @@ from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import bert, cohere, gemma, gemma3n, gemma4, llama, llama_kin, olmo, phi
 from quire.worker.specs.head_spec import HeadShape
 from quire.worker.specs.routed import biased, experts, gpt_oss, llama4
-from quire.worker.specs.sighted import gemma3, internvl, llava_onevision, mistral3, qwen2_5_vl, qwen2_vl, qwen3_vl
+from quire.worker.specs.sighted import (
+    gemma3,
+    gemma4_images,
+    internvl,
+    llava_onevision,
+    mistral3,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_vl,
+)
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.names import NameMap
 
@@ -45,7 +54,10 @@ _STATED: Final[dict[str, Architecture]] = {
     "Gemma3ForCausalLM": Architecture(gemma.read_gemma3, gemma.NAMES),
     "Gemma3ForConditionalGeneration": Architecture(gemma3.read_gemma3_with_images, gemma3.NAMES, gemma.TOWER_TENSORS),
     **{name: Architecture(read, gemma4.NAMES) for name, read in gemma4.READERS.items()},
-    **{name: Architecture(read, *gemma4.WRAPPED, text_alone=True) for name, read in gemma4.WRAPPED_READERS.items()},
+    **{
+        name: Architecture(read, gemma4_images.NAMES, gemma4_images.TOWER_TENSORS)
+        for name, read in gemma4_images.READERS.items()
+    },
     "Gemma3nForCausalLM": Architecture(gemma3n.read_gemma3n, gemma3n.NAMES),
     "Gemma3nForConditionalGeneration": Architecture(gemma3n.read_wrapped, *gemma3n.WRAPPED, text_alone=True),
     "Phi3ForCausalLM": Architecture(phi.read_phi3, phi.NAMES),

@@ -51,6 +51,12 @@ class VisionSpec(ABC):
         return CHANNELS * self.temporal_patch_size * self.patch_size**2
 
     @property
+    def pixel_range(self) -> tuple[float, float] | None:
+        """Numbers of black and white for a tower whose processor leaves pixels between 0 and 1; None: the processor's
+        files say how it normalises them."""
+        return None
+
+    @property
     def takes_videos(self) -> bool:
         """A video's frames, as many at once as a patch spans, are items like images."""
         return self.temporal_patch_size > 1

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.frontend.media.families import gemma3, internvl, llava_onevision, pixtral, qwen
+from quire.frontend.media.families import gemma3, gemma4, internvl, llava_onevision, pixtral, qwen
 from quire.frontend.media.families.bounds import BOUNDS
 from quire.frontend.media.families.processor_files import ProcessorFiles
 from quire.frontend.media.families.videos.intern import InternVideos
@@ -28,6 +28,7 @@ MediaFamily = (
     | llava_onevision.OneVisionImages
     | pixtral.PixtralImages
     | gemma3.Gemma3Images
+    | gemma4.Gemma4Images
 )
 """A family by any of its rows: the union of their structs."""
 VideoRules = Qwen2Videos | Qwen3Videos | InternVideos | OneVisionVideos
@@ -41,6 +42,8 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "LlavaOnevisionImageProcessor": llava_onevision.read,
     "PixtralImageProcessor": pixtral.read,
     "Gemma3ImageProcessor": gemma3.read,
+    "Gemma4ImageProcessor": gemma4.read,
+    "Gemma4UnifiedImageProcessor": gemma4.read,
 }
 """`image_processor_type` -> the reader of the family."""
 

@@ -86,12 +86,6 @@ def test_the_text_of_a_model_with_towers_is_that_of_transformers(chunk, wrapped,
     assert row.tokens == made[0].tolist()
 
 
-def test_a_model_with_towers_is_refused_unless_its_text_alone_is_asked_for(wrapped):
-    with pytest.raises(ModelError, match=r"ForConditionalGeneration are not read; set language_model_only") as caught:
-        read_spec(wrapped[1])
-    assert caught.value.field == "architectures"
-
-
 def test_published_files_hold_keys_of_layers_that_read_anothers(tiny_checkpoint, greedy, prompts, tmp_path):
     """They are left unread; and heads are stated for all layers of a kind at once."""
     folder = tiny_checkpoint("Gemma4ForCausalLM", **{**TEXT, **SMALL})

@@ -2,6 +2,7 @@
 
 from quire.worker.build_context import BuildContext
 from quire.worker.models.vision.gemma3_tower import Gemma3Tower
+from quire.worker.models.vision.gemma4_tower import Gemma4Patches, Gemma4Tower
 from quire.worker.models.vision.intern_tower import InternTower
 from quire.worker.models.vision.onevision_tower import OneVisionTower
 from quire.worker.models.vision.pixtral import PixtralTower
@@ -9,6 +10,7 @@ from quire.worker.models.vision.qwen2_tower import Qwen2Tower, Qwen25Tower
 from quire.worker.models.vision.qwen3_tower import Qwen3Tower
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.sighted.gemma3 import Gemma3VisionSpec
+from quire.worker.specs.sighted.gemma4_images import Gemma4PatchSpec, Gemma4TowerSpec
 from quire.worker.specs.sighted.internvl import InternVisionSpec
 from quire.worker.specs.sighted.llava_onevision import OneVisionSpec
 from quire.worker.specs.sighted.mistral3 import PixtralSpec
@@ -38,4 +40,8 @@ def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
             return OneVisionTower(spec, context)
         case Gemma3VisionSpec():
             return Gemma3Tower(spec, context)
+        case Gemma4TowerSpec():
+            return Gemma4Tower(spec, context)
+        case Gemma4PatchSpec():
+            return Gemma4Patches(spec, context)
     raise AssertionError(f"no tower has a spec of {type(spec).__name__}")

@@ -18,12 +18,23 @@ BYTES = 256
 class PatchEmbedding(ShardedModule):
     """A convolution whose steps are as wide as its kernel: one product over all patches."""
 
-    def __init__(self, context: BuildContext, spec: VisionSpec, *, over_time: bool = True, bias: bool = True) -> None:
-        """`over_time`: the kernel has an axis of frames."""
+    def __init__(
+        self,
+        context: BuildContext,
+        spec: VisionSpec,
+        *,
+        over_time: bool = True,
+        bias: bool = True,
+        channels_last: bool = False,
+    ) -> None:
+        """`over_time`: the kernel has an axis of frames; `channels_last`: it is a matrix for the pixels of one frame, a
+        patch's row by row, with the colours of each together."""
         super().__init__()
         self.patch_size, self.merge_size, self.frames = spec.patch_size, spec.merge_size, spec.temporal_patch_size
         self.scheme = context.scheme
+        self.channels_last = channels_last
         axes = (spec.hidden_size, CHANNELS, *((self.frames,) if over_time else ()), self.patch_size, self.patch_size)
+        axes = (spec.hidden_size, spec.patch_numbers) if channels_last else axes
         self.declare("weight", context.dtype, (Part("", tuple(map(whole, axes))),))
         self.bias: torch.Tensor | None
         self.register_parameter("bias", None)
@@ -58,6 +69,8 @@ class PatchEmbedding(ShardedModule):
         places = (pixels.int() + self._first).flatten()
         shape = (-1, pixels.shape[1] // (merge * size), merge, size, pixels.shape[2] // (merge * size), merge, size)
         numbers = self._numbers.index_select(0, places).view(*shape, CHANNELS)
+        if self.channels_last:
+            return numbers.permute(0, 1, 4, 2, 5, 3, 6, 7).reshape(-1, size**2 * CHANNELS)
         patches = numbers.permute(1, 4, 2, 5, 7, 0, 3, 6)
         return patches.expand(*patches.shape[:5], self.frames, size, size).reshape(-1, CHANNELS * self.frames * size**2)
 

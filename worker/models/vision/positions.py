@@ -9,6 +9,8 @@ from quire.kernels.attention.rope_angles import rope_angles
 from quire.proto.messages.media import Grid
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.embedding import Table
+from quire.worker.weights.parts import Part, whole
+from quire.worker.weights.shard import ShardedModule
 
 
 class Places(NamedTuple):
@@ -51,6 +53,23 @@ class PositionGrid(Table):
             for column, of_column in ((near[1], 1 - share[1]), (far[1], share[1])):
                 total = total + self(row * self.side + column).float() * (of_row * of_column)[:, None]
         return total
+
+
+class AxisPositions(ShardedModule):
+    """Learned positions of columns and of rows, of which a patch has the sum; whole on every rank."""
+
+    def __init__(self, context: BuildContext, size: int, hidden: int, *, axis_first: bool) -> None:
+        """`axis_first`: they are stored [2, size, hidden], columns before rows; else [size, 2, hidden]."""
+        super().__init__()
+        axes = (2, size, hidden) if axis_first else (size, 2, hidden)
+        self.declare("weight", context.dtype, (Part("", tuple(map(whole, axes))),))
+        self.axis = 0 if axis_first else 1
+
+    def forward(self, where: Places) -> torch.Tensor:
+        """[T, hidden]"""
+        of_columns, of_rows = self.stored("weight").unbind(self.axis)
+        rows, columns = where.indices
+        return of_columns.index_select(0, columns) + of_rows.index_select(0, rows)
 
 
 class PatchRotary:

@@ -1,5 +1,5 @@
-"""Gemma 4, whose images and sounds are not read: layers that see everything have wider heads, fewer of keys and values,
-and a rope that turns a part of them."""
+"""The text of Gemma 4: layers that see everything have wider heads, fewer of keys and values, and a rope that turns a
+part of them. Sounds are not read."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -73,11 +73,10 @@ def with_inputs(names: NameMap, prefix: str, called: str) -> NameMap:
 
 
 NAMES: Final = _names(r"(model\.)?", "model.")
-WRAPPED: Final = (
-    _names(r"model\.language_model\.", "model.language_model."),
-    r"model\.(vision_tower|audio_tower|embed_vision|embed_audio|vision_embedder)\..+",
+WRAPPED_NAMES: Final = _names(r"model\.language_model\.", "model.language_model.").ignoring(
+    r"model\.(audio_tower|embed_audio)\..+"
 )
-"""Names of a model with towers, and the pattern of the tensors of these."""
+"""Those of a model with towers, of which that of sounds is not read."""
 DEFAULTS: Final[Config] = {
     "num_key_value_heads": 4,
     "head_dim": 256,
@@ -134,7 +133,7 @@ def beside_experts(names: NameMap) -> NameMap:
 def without_keys(names: NameMap, layers: range) -> NameMap:
     """The names of a checkpoint that may hold keys and values of layers which read those of others."""
     numbers = "|".join(map(str, layers))
-    return names.ignoring(rf"(.+\.)?layers\.({numbers})\.self_attn\.[kv]_(proj|norm)\.\w+")
+    return names.ignoring(rf"(model\.)?(language_model\.)?layers\.({numbers})\.self_attn\.[kv]_(proj|norm)\.\w+")
 
 
 def read_text(
@@ -202,7 +201,8 @@ def _layer(config: Config, place: int, is_sliding: bool, *, is_wide: bool) -> La
 def read_input(config: Config, kind: Gate) -> LayerInputSpec:
     """The input of each layer beside the hidden state, chosen by a gate of this activation. Raises ModelError."""
     size, rows = (integer(config, name) for name in ("hidden_size_per_layer_input", "vocab_size_per_layer_input"))
-    return LayerInputSpec(size=size, vocab_size=rows, activation=kind)
+    pad = 0 if config.get("pad_token_id") is None else count(config, "pad_token_id")
+    return LayerInputSpec(size=size, vocab_size=rows, pad=pad, activation=kind)
 
 
 def _experts(config: Config, dense: FeedForwardSpec) -> ExpertsSpec:
@@ -280,10 +280,3 @@ READERS: Final[Mapping[str, Callable[[Config, Config], ModelSpec]]] = MappingPro
     {"Gemma4ForCausalLM": read_gemma4, "Gemma4UnifiedForCausalLM": read_unified_gemma4}
 )
 """Architectures -> what reads their config."""
-WRAPPED_READERS: Final[Mapping[str, Callable[[Config, Config], ModelSpec]]] = MappingProxyType(
-    {
-        "Gemma4ForConditionalGeneration": read_wrapped,
-        "Gemma4UnifiedForConditionalGeneration": read_wrapped_unified,
-    }
-)
-"""The same for those with towers."""

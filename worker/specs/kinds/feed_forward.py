@@ -114,4 +114,6 @@ class LayerInputSpec:
 
     size: int
     vocab_size: int
+    pad: int
+    """The token whose vector those of images get."""
     activation: Gate

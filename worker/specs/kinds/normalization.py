@@ -28,15 +28,12 @@ def read_normalization(folder: Path, vision: VisionSpec) -> Normalization:
     """ModelError without the files, and for what they state otherwise than the tower of config.json has it."""
     name, stated = _stated(folder)
     with inside(name):
-        for field in ("do_rescale", "do_normalize"):
-            if not flag(stated, field, True):
-                raise ModelError(field, "must be true: towers read normalised pixels; correct the file")
+        if not flag(stated, "do_rescale", True):
+            raise ModelError("do_rescale", "must be true: towers read normalised pixels; correct the file")
         for field, size in vision.processor_sizes.items():
             if (found := integer(stated, field, size)) != size:
                 raise ModelError(field, f"is {found}, but config.json has {size}; download both files again")
-        mean, std = (_numbers(stated, field) for field in ("image_mean", "image_std"))
-        if not all(one > 0 for one in std):
-            raise ModelError("image_std", f"must be positive, got {shown(list(std))}")
+        mean, std = _deviation(stated, vision.pixel_range)
         return Normalization(mean, std, number(stated, "rescale_factor", 1 / 255))
 
 
@@ -48,6 +45,23 @@ def largest_image(folder: Path, vision: VisionSpec, most: int) -> int:
     name, stated = _stated(folder)
     with inside(name):
         return min(most, vision.largest_item(stated))
+
+
+def _deviation(stated: Config, pixel_range: tuple[float, float] | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel. `pixel_range`: see `VisionSpec`. Raises ModelError."""
+    is_normalised = flag(stated, "do_normalize", pixel_range is None)
+    if pixel_range is None and not is_normalised:
+        raise ModelError("do_normalize", "must be true: towers read normalised pixels; correct the file")
+    if pixel_range is None or is_normalised:
+        mean, std = (_numbers(stated, field) for field in ("image_mean", "image_std"))
+        if not all(one > 0 for one in std):
+            raise ModelError("image_std", f"must be positive, got {shown(list(std))}")
+    if pixel_range is None:
+        return mean, std
+    if is_normalised and {*mean} | {one - 1 for one in std} != {0.0}:
+        raise ModelError("do_normalize", "must be false: the tower itself normalises pixels; correct the file")
+    low, high = pixel_range
+    return (-low / (high - low),) * CHANNELS, (1 / (high - low),) * CHANNELS
 
 
 def _stated(folder: Path) -> tuple[str, Config]:

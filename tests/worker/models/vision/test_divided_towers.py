@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+import tiny_gemma4
 import tiny_internvl
 import tiny_mistral3
 import tiny_onevision
@@ -22,7 +23,7 @@ from quire.worker.specs.needs import Place
 from quire.worker.specs.registry import read_spec
 
 CPU = torch.device("cpu")
-FAMILIES = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "Mistral3")
+FAMILIES = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "Mistral3", "Gemma4")
 
 
 class Meeting:
@@ -52,6 +53,8 @@ class Member:
 def folder_of(seeing_checkpoint, tmp_path_factory):
     def make(family):
         others = {"InternVL": tiny_internvl, "LlavaOnevision": tiny_onevision, "Mistral3": tiny_mistral3}
+        if family == "Gemma4":
+            return tiny_gemma4.write_checkpoint(tmp_path_factory.mktemp(family), "small")
         if family in others:
             return others[family].write_checkpoint(tmp_path_factory.mktemp(family))
         return seeing_checkpoint(family)
@@ -62,7 +65,8 @@ def folder_of(seeing_checkpoint, tmp_path_factory):
 def items_of(vision):
     """Pictures of shapes that the tower takes."""
     side = vision.tile_side
-    grids = [(side, side)] * 2 if side else [(4, 6), (2, 2), (10, 8)]
+    merge = vision.merge_size
+    grids = [(side, side)] * 2 if side else [(2 * merge, 3 * merge), (merge, merge), (5 * merge, 4 * merge)]
     patch = vision.patch_size
     return pixels_of([picture(*grid, seed=number, patch=patch) for number, grid in enumerate(grids)], patch)
 

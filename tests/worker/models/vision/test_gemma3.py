@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,13 +11,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[3]))  # collected in importlib mode, yet they share modules
 
 from noise_pictures import picture
-from tiny_gemma3 import SIDE, TOKENS, WINDOW, Reference, library_model, write_checkpoint
+from seen_spans import COUNT, Case, items_of
+from tiny_gemma3 import TOKENS, WINDOW, Reference, library_model, write_checkpoint
 
-from quire.frontend.media.decode.decode_child import image_items
-from quire.frontend.media.families.table import read_family
-from quire.proto.messages.media import MediaSpan
-from quire.worker.batch import Embedded
-from quire.worker.media.spans import Spans
 from quire.worker.specs.registry import read_spec
 from quire.worker.specs.sizes import count
 from quire.worker.weights.parts import ModelError
@@ -28,7 +23,6 @@ TOWERS = {
     "heads of 20, another epsilon and activation": {"hidden_size": 40, "layer_norm_eps": 1e-3, "hidden_act": "gelu"},
     "with SigLIP's head, which nobody reads": {"vision_use_head": True},
 }
-COUNT = 8
 PROMPTS = {
     "an image between texts": ["a quire is", picture(30, 50, 0), "what do you see"],
     "several": [picture(100, 61, 1), "in that one", picture(28, 28, 2), picture(300, 9, 3)],
@@ -50,14 +44,6 @@ def checkpoint(tmp_path_factory):
     return make
 
 
-def pixels_of(folder, images):
-    """The items of images as the frontend makes them."""
-    family = read_family(folder)
-    found = [item for image in images for item in image_items(image, family)]
-    pixels = [torch.frombuffer(bytearray(one), dtype=torch.uint8).view(1, SIDE, SIDE, 3) for _, one in found]
-    return pixels, [grid for grid, _ in found]
-
-
 def expected(folder, images, dtype=torch.float32):
     made = Reference(folder).processor.image_processor(images=images, return_tensors="pt")["pixel_values"].to(dtype)
     return library_model(folder, dtype).model.get_image_features(made).pooler_output.flatten(0, 1)
@@ -69,7 +55,7 @@ def test_rows_are_those_of_transformers(tower, checkpoint, load):
     folder = checkpoint(vision=TOWERS[tower])
     images = [picture(*size, seed) for seed, size in enumerate([(48, 48), (1, 1), (300, 7), (90, 112)])]
     decoder = load(folder)
-    rows = decoder.vision(*pixels_of(folder, images))
+    rows = decoder.vision(*items_of(folder, images))
     assert len(rows) == len(images) * TOKENS
     torch.testing.assert_close(rows, expected(folder, images), rtol=1e-5, atol=1e-5)
     assert sum(one.numel() for one in decoder.vision.parameters()) == read_spec(folder).vision.num_elements
@@ -79,59 +65,10 @@ def test_rows_are_those_of_transformers(tower, checkpoint, load):
 def test_in_bfloat16_rows_are_no_worse_than_those_of_transformers(checkpoint, load):
     folder = checkpoint(dtype=torch.bfloat16)
     images = [picture(100, 61, 0), picture(112, 112, 1)]
-    own = load(folder, dtype=torch.bfloat16).vision(*pixels_of(folder, images))
+    own = load(folder, dtype=torch.bfloat16).vision(*items_of(folder, images))
     assert own.dtype is torch.bfloat16
     stored, exact = (expected(folder, images, dtype).float() for dtype in (torch.bfloat16, torch.float32))
     assert (own.float() - exact).square().mean() <= 1.5 * (stored - exact).square().mean()
-
-
-class Case:
-    """A prompt, what the library reads of it, and the greedy loop over it."""
-
-    @torch.inference_mode()
-    def __init__(self, greedy, decoder, folder, content):
-        self.reference = Reference(folder)
-        images = [one for one in content if not isinstance(one, str)]
-        parts = [{"type": "text", "text": one} if isinstance(one, str) else {"type": "image"} for one in content]
-        self.inputs = self.reference.inputs([{"role": "user", "content": parts}], images)
-        self.tokens = self.inputs["input_ids"][0].tolist()
-        source = torch.full((len(self.tokens) + COUNT,), -1)
-        places = torch.tensor(self.tokens) == self.reference.row_id
-        source[: len(self.tokens)][places] = torch.arange(int(places.sum()))
-        rows = decoder.vision(*pixels_of(folder, images)) if images else torch.zeros(1, 64)
-        starts = [at for at in places.nonzero()[:, 0].tolist() if not at or not places[at - 1]]
-        self.spans = spans = [MediaSpan(at, TOKENS, (1, 12, 12)) for at in starts]
-        known = Spans(spans, 4) if spans else None
-
-        class Seeing(greedy):
-            def _hidden(self, batch):
-                own = source[batch.positions[0]]
-                return batch, self.cache, Embedded(own, rows) if (own >= 0).any() else None
-
-            def _batch(self, work):
-                batch = super()._batch(work)
-                if known is None:
-                    return batch
-                seen = [known.visible(row.num_computed, row.num_computed + count) for row, count in work]
-                column = torch.cat([torch.from_numpy(one) for one in seen]).int()
-                groups = (replace(one, attention=replace(one.attention, last_visible=column)) for one in batch.groups)
-                return replace(batch, groups=tuple(groups))
-
-        self.engine = Seeing(decoder)
-
-    def run(self, row, end):
-        """Run the row until it has so many tokens, no image in parts."""
-        while len(row.tokens) < end:
-            stops = [span.stop for span in self.spans if span.start <= row.num_computed < span.stop]
-            stops += [span.start for span in self.spans if span.start > row.num_computed]
-            stop = min([len(row.tokens), row.num_computed + 5, *stops])
-            if any(span.start <= row.num_computed < span.stop for span in self.spans):
-                stop = stops[0]
-            self.engine.step([(row, stop - row.num_computed)])
-        return row
-
-    def theirs(self):
-        return self.reference.greedy(self.inputs, COUNT)
 
 
 @pytest.mark.parametrize("name", PROMPTS)
@@ -139,7 +76,7 @@ class Case:
 def test_tokens_behind_images_are_those_of_transformers(is_tied, name, checkpoint, load, greedy):
     folder = checkpoint(tie_word_embeddings=is_tied)
     assert read_spec(folder).tied_embeddings == is_tied
-    case = Case(greedy, load(folder), folder, PROMPTS[name])
+    case = Case(greedy, load(folder), folder, Reference(folder), PROMPTS[name])
     (whole,) = case.engine.generate([case.tokens], COUNT)
     assert whole.tokens[len(case.tokens) :] == case.theirs()
     in_chunks = case.run(type(whole)(list(case.tokens)), len(case.tokens) + COUNT)
@@ -149,7 +86,7 @@ def test_tokens_behind_images_are_those_of_transformers(is_tied, name, checkpoin
 def test_a_sequence_that_starts_on_cached_blocks_goes_on_alike_wherever_they_end(checkpoint, load, greedy):
     """Within an image, too: its other tokens then see keys that were computed when all of it ran."""
     folder = checkpoint()
-    case = Case(greedy, load(folder), folder, PROMPTS["several"])
+    case = Case(greedy, load(folder), folder, Reference(folder), PROMPTS["several"])
     (first,) = case.engine.generate([case.tokens], COUNT)
     assert first.tokens[len(case.tokens) :] == case.theirs()
     within = 0
@@ -164,7 +101,7 @@ def test_that_tokens_of_an_image_see_each_other_matters(checkpoint, load, greedy
     """The comparison would prove nothing of it otherwise; the windows are shorter than an image."""
     assert WINDOW < TOKENS
     folder = checkpoint()
-    case = Case(greedy, load(folder), folder, PROMPTS["an image between texts"])
+    case = Case(greedy, load(folder), folder, Reference(folder), PROMPTS["an image between texts"])
     whole = case.engine.generate([case.tokens], 1)[0].logits[0]
     for layer in load(folder).spec.layers:
         assert layer.attention.looks_ahead

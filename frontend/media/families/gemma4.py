@@ -1,0 +1,149 @@
+"""Images of Gemma 4: of any size, resized to the most whole tokens of their aspect that a budget holds, between two
+tokens that bound them.
+
+Sizes, pixels and texts are those of transformers' `Gemma4ImageProcessorPil` and `Gemma4Processor`, and of those of the
+12B kind.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
+from quire.frontend.media.families.view import Item, View, each_alone
+from quire.proto.messages.media import Grid
+
+CHANNELS = 3
+BICUBIC = 3
+"""Pillow's number of the filter that the models were trained with, as files of settings state it."""
+FIXED = {"do_resize": True, "do_convert_rgb": True, "resample": BICUBIC}
+"""Settings that have one value here."""
+BUDGET = "max_soft_tokens"
+BUDGETS = (70, 140, 280, 560, 1120)
+"""Most tokens of an image that a model may have been trained with, as in transformers."""
+DEFAULT_BUDGET = 280
+MODEL_TYPES = {"gemma4": ("position_embedding_size", 10_240), "gemma4_unified": ("mm_posemb_size", 1120)}
+"""`model_type` -> the key of the positions of a tower's rows and columns, and what is meant where it is left out."""
+ALONE = "gemma4_unified"
+"""The type of models without a tower, whose patches are tokens: those of this processor joined in squares."""
+BEGIN, ROW, END = "<|image>", "<|image|>", "<image|>"
+
+
+class Gemma4Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gemma4", kw_only=True):
+    """The settings of one model."""
+
+    kind: ClassVar[str] = "gemma4"
+    placeholder: ClassVar[str] = ROW
+    """Text of the token that stands for an image in a rendered chat, and for each of its rows."""
+    resample: ClassVar[int] = BICUBIC
+    spells: ClassVar[bool] = True
+    row_ends: ClassVar[tuple[int, int] | None] = None
+    max_items: ClassVar[int] = 1
+
+    placeholder_id: int
+    patch: int
+    """Pixels of the side of a patch as the tower knows it."""
+    merge: int
+    """Patches of the side of the square that is one token."""
+    max_tokens: int
+    """Tokens that no image exceeds, and every one comes near."""
+    num_positions: int
+    """Rows and columns of patches that the tower tells apart."""
+
+    def __post_init__(self) -> None:
+        if min(self.patch, self.merge) < 1:
+            raise ValueError(f"patch_size: must be at least 1 pixel, got {self.patch}, in squares of {self.merge}")
+        if self.max_tokens not in BUDGETS:
+            raise ValueError(f"{BUDGET}: must be one of {', '.join(map(str, BUDGETS))}, got {self.max_tokens}")
+        if self.max_tokens * self.merge > self.num_positions:
+            message = f"the {self.max_tokens * self.merge} patches of a row may be more than {self.num_positions}"
+            raise ValueError(f"{BUDGET}: {message}, which have positions; lower it")
+
+    @property
+    def unit(self) -> int:
+        """Pixels of the side of a token's square."""
+        return self.patch * self.merge
+
+    @property
+    def max_bytes(self) -> int:
+        """Number of bytes that the pixels of no image exceed."""
+        return self.max_tokens * self.unit**2 * CHANNELS
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width to which an image of so many pixels is resized."""
+        factor = math.sqrt(self.max_tokens * self.unit**2 / (height * width))
+        rows, columns = math.floor(factor * height / self.unit), math.floor(factor * width / self.unit)
+        if not rows:
+            rows, columns = 1, min(width // height, self.max_tokens)
+        elif not columns:
+            rows, columns = min(height // width, self.max_tokens), 1
+        return rows * self.unit, columns * self.unit
+
+    def items(self, height: int, width: int) -> tuple[Item, ...]:
+        """The one item of an image of so many pixels: all of it."""
+        return each_alone((View.whole(*self.size(height, width)),), self.grid)
+
+    def grid(self, height: int, width: int) -> Grid:
+        """Frames, rows and columns of patches of an item of so many pixels."""
+        return 1, height // self.patch, width // self.patch
+
+    def num_tokens(self, grid: Grid) -> int:
+        _, rows, columns = grid
+        return rows * columns // self.merge**2
+
+    def num_breaks(self, grid: Grid) -> int:
+        return 0
+
+    def spelled(self, num_items: int) -> str:
+        """The text that stands for an image, with a placeholder for its rows."""
+        return f"{BEGIN}{ROW * num_items}{END}"
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Gemma4Images":
+        """The family with another budget: `max_soft_tokens`. Raises `ValueError`."""
+        for name in settings:
+            if name != BUDGET:
+                raise ValueError(f"{name}: is no setting of this model's images; the server may set {BUDGET}")
+        return _converted(msgspec.to_builtins(self) | {"max_tokens": settings.get(BUDGET, self.max_tokens)})
+
+
+def read(files: ProcessorFiles) -> Gemma4Images | None:
+    """The family of one model; None where config.json has no tower. Raises `ValueError` for settings that are not
+    followed here."""
+    image, config = files.image, files.config
+    kind = config.get("model_type")
+    if kind not in MODEL_TYPES:
+        known = " and ".join(MODEL_TYPES)
+        raise ValueError(f"image_processor_type: only model_type {known} have it, got {kind!r:.64}")
+    vision = config.get("vision_config")
+    if vision is None:
+        return None
+    check_fixed(image, FIXED)
+    if not isinstance(vision, Mapping):
+        raise ValueError(f"vision_config: config.json must state an object, got {vision!r:.64}")
+    sizes = {"patch_size": vision.get("patch_size", 16), "pooling_kernel_size": vision.get("pooling_kernel_size", 3)}
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1:
+            raise ValueError(f"{name}: vision_config of config.json must state a number of pixels, got {size!r:.64}")
+        if (stated := image.get(name, size)) != size:
+            message = f"is {stated!r:.64}, but config.json has {size}; download both files again"
+            raise ValueError(f"{name}: {message}")
+    patch, merge = sizes.values()
+    name, default = MODEL_TYPES[kind]
+    return _converted(
+        {
+            "placeholder_id": config.get("image_token_id", 258_880),
+            "patch": patch * merge if kind == ALONE else patch,
+            "merge": 1 if kind == ALONE else merge,
+            "max_tokens": image.get(BUDGET, DEFAULT_BUDGET),
+            "num_positions": vision.get(name, default),
+        }
+    )
+
+
+def _converted(values: Mapping[str, Any]) -> Gemma4Images:
+    try:
+        return msgspec.convert(values, Gemma4Images)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error).replace("$.max_tokens", BUDGET)) from error
