@@ -62,8 +62,8 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
     counted = sizes.count(spec, 1)
     try:
         stated = read_stated(folder, read_config(folder))
-        if isinstance(spec, LibrarySpec) and spec.expert_tensors:
-            _refuse_quantized_experts(spec, stated, config)
+        if isinstance(spec, LibrarySpec):
+            _refuse_left_dense(spec, stated, config)
         headers = None if stated is None or config.load_format == "dummy" else _headers(folder)
         names = checkpoint_names(spec)
         layers = (
@@ -83,8 +83,13 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
         raise ModelError(f"{folder}: {error.field}", error.message) from error
 
 
-def _refuse_quantized_experts(spec: LibrarySpec, stated: Stated | None, config: WorkerConfig) -> None:
-    """Raises ModelError."""
+def _refuse_left_dense(spec: LibrarySpec, stated: Stated | None, config: WorkerConfig) -> None:
+    """Raises ModelError for experts, and for a model without linear layers that are ours."""
+    if not spec.expert_tensors:
+        if not spec.linears and config.quantization != "none":
+            message = f"{spec.architecture} of {spec.library} has no linear layers that are ours; leave it out"
+            raise ModelError(ASKED, message)
+        return
     taken = f"packs experts, which modules of {spec.library} take in 16 or 32 bits"
     if stated is not None:
         raise ModelError(FIELD, f"{stated.method} {taken}; use the checkpoint that is not quantized")
