@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ RETRY_SECONDS = 30.0
 MEMORY_BYTES = 512 << 20
 DEFAULT, WITH_TOOLS = "default", "tool_use"
 DEVELOPER = "developer"
+OF_REASONING = ("thinking", "tool_plan", "reasoning")
+"""Names that some templates have for the reasoning of a turn; others call it reasoning_content."""
 PAIR_ROLES = ("query", "document")
 """Roles of the texts that a reranker compares."""
 
@@ -123,12 +126,13 @@ class ChatTemplate:
             message = "are not shown by this model's chat template; write them into a message"
             raise ParameterError("chat.documents", message, "UNSUPPORTED")
         knows_developer = DEVELOPER in self.text
+        names = [name for name in OF_REASONING if re.search(rf"\.{name}\b|['\"]{name}['\"]", self.text)]
         shown = [
             {"name": tool.name, "description": tool.description, "parameters": tool_parameters(tool.parameters, "")}
             for tool in chat.tools
             if chat.tool_choice != "none"
         ]
-        messages = [_message(one, knows_developer) for one in chat.messages]
+        messages = [_message(one, knows_developer, names) for one in chat.messages]
         values = (messages, shown, kwargs, given)
         escape_chars = EscapeChars(lambda: [json.dumps(value, ensure_ascii=False) for value in values])
         escape = self._escaper.escape_json
@@ -189,7 +193,7 @@ async def _start(sandbox: Sandbox) -> None:
         log.warning("%s; chats are rendered by the others", error.why)
 
 
-def _message(one: ChatMessage, knows_developer: bool) -> dict[str, Any]:
+def _message(one: ChatMessage, knows_developer: bool, of_reasoning: Sequence[str]) -> dict[str, Any]:
     # most templates know one name for instructions
     role = "system" if one.role == DEVELOPER and not knows_developer else one.role
     message: dict[str, Any] = {"role": role, "content": _content(one)}
@@ -197,6 +201,9 @@ def _message(one: ChatMessage, knows_developer: bool) -> dict[str, Any]:
         message["name"] = one.name
     if one.reasoning:
         message["reasoning_content"] = one.reasoning
+        message |= dict.fromkeys(of_reasoning, one.reasoning)
+        if one.text and one.tool_calls:
+            message.pop("thinking", None)  # gpt-oss takes a text before a call for its reasoning, and refuses both
     if one.tool_calls:
         message["tool_calls"] = [
             {

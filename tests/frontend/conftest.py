@@ -118,7 +118,11 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
 
     @asynccontextmanager
     async def start(
-        wait: bool = True, api_key: str | None = None, media: MediaFacts | None = None, **changes: object
+        wait: bool = True,
+        api_key: str | None = None,
+        media: MediaFacts | None = None,
+        length: int = 512,
+        **changes: object,
     ) -> AsyncIterator[Serving]:
         address = f"ipc://{tmp_path}/s.sock"
         values: dict[str, object] = {
@@ -132,7 +136,7 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
         }
         server = FrontendServer(FrontendConfig(**{**values, **changes}))
         async with FakeScheduler(address) as scheduler:
-            scheduler.facts = facts(media=media)
+            scheduler.facts = facts(media=media, max_model_len=length)
             port = await server.start()
             running = asyncio.create_task(server.run())
             try:
