@@ -99,6 +99,24 @@ def by_gptq(name, weight):
     return tensors, meant[:, back]
 
 
+def by_modelopt(name, weight):
+    """Floats of 4 bits in groups of 16, whose scales of 8 bits are multiples of one number."""
+    parts = weight.unflatten(1, (-1, 16))
+    unit = weight.abs().max() / (6 * 448)
+    scale = (parts.abs().amax(2) / 6 / unit).to(torch.float8_e4m3fn)
+    wide = scale.float()[..., None] * unit
+    codes = ((parts / wide).abs()[..., None] - E2M1).abs().argmin(-1)
+    meant = E2M1[codes] * parts.sign() * wide
+    codes = (codes + 8 * (parts < 0)).flatten(1)
+    tensors = {
+        f"{name}.weight": (codes[:, ::2] | codes[:, 1::2] << 4).to(torch.uint8),
+        f"{name}.weight_scale": scale,
+        f"{name}.weight_scale_2": unit,
+        f"{name}.input_scale": torch.tensor(0.02),
+    }
+    return tensors, meant.flatten(1)
+
+
 def _compressed(stored_as, weights):
     group = {"targets": ["Linear"], "weights": {"symmetric": True, **weights}}
     return {
@@ -129,6 +147,14 @@ FORMATS = {
     "gptq": (
         by_gptq,
         {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": False, "checkpoint_format": "gptq_v2"},
+    ),
+    "nvfp4": (
+        by_modelopt,
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "NVFP4",
+            "ignore": ["lm_head", "model.layers.*.mlp.gate", "model.layers.*.mlp.shared_expert_gate"],
+        },
     ),
 }
 """How a matrix is stored, and what config.json says; activations stay as they are."""
