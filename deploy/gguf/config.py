@@ -8,7 +8,7 @@ import numpy as np
 from quire.deploy.gguf.metadata import REMEDY, Metadata
 from quire.deploy.gguf.rope import rope_parameters
 from quire.worker.weights.gguf.files import GgufModel
-from quire.worker.weights.gguf.names import ARCHITECTURE, ARCHITECTURES, EMBEDDING, HEAD, ROPE_FACTORS
+from quire.worker.weights.gguf.names import ARCHITECTURE, ARCHITECTURES, EMBEDDING, HEAD, ROPE_FACTORS, ROUTED
 from quire.worker.weights.parts import ModelError
 
 DTYPES: Final = {"F16": "float16", "BF16": "bfloat16"}
@@ -39,6 +39,7 @@ KNOWN: Final = (
     "expert_used_count",
 )
 """Keys of an architecture that are read, or that change nothing."""
+EXPERT_SIZE: Final = "expert_feed_forward_length"
 
 
 def config_of(model: GgufModel) -> dict[str, Any]:
@@ -48,11 +49,11 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     if arch not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ModelError(ARCHITECTURE, f"{arch[:64]!r} is not supported; supported in GGUF: {known}; {REMEDY}")
-    if metadata.integer(f"{arch}.expert_count", 0, least=0):
-        raise ModelError(f"{arch}.expert_count", f"mixtures of experts are not supported; {REMEDY}")
+    if arch != ROUTED and metadata.integer(f"{arch}.expert_count", 0, least=0):
+        raise ModelError(f"{arch}.expert_count", f"mixtures of experts are {ROUTED} alone; {REMEDY}")
     if not metadata.flag(f"{arch}.attention.causal", True):
         raise ModelError(f"{arch}.attention.causal", f"decoders that see what follows are not supported; {REMEDY}")
-    refuse_unread(metadata, arch, KNOWN)
+    refuse_unread(metadata, arch, (*KNOWN, EXPERT_SIZE) if arch == ROUTED else KNOWN)
     heads = metadata.integer(f"{arch}.attention.head_count")
     hidden = metadata.integer(f"{arch}.embedding_length")
     head_dim = metadata.integer(f"{arch}.attention.key_length", hidden // heads)
@@ -79,6 +80,19 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "bos_token_id": metadata.token(BEGIN),
         "eos_token_id": list(ends) or None,
         **rope_parameters(metadata, arch, head_dim, _divisors(model, head_dim)),
+        **(_experts(metadata) if arch == ROUTED else {}),
+    }
+
+
+def _experts(metadata: Metadata) -> dict[str, Any]:
+    """Fields of experts: all layers have them and the weights of a token sum to one, as llama.cpp takes for granted."""
+    return {
+        "num_experts": metadata.integer(f"{ROUTED}.expert_count"),
+        "num_experts_per_tok": metadata.integer(f"{ROUTED}.expert_used_count"),
+        "moe_intermediate_size": metadata.integer(f"{ROUTED}.{EXPERT_SIZE}"),
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
     }
 
 

@@ -100,7 +100,7 @@ REFUSED = {
         {"general.architecture": "bert" * 99},
         r"'bertbert.*' is not supported; supported in GGUF",
     ),
-    "experts": ({"llama.expert_count": 8}, "llama.expert_count: mixtures of experts are not supported; choose"),
+    "experts": ({"llama.expert_count": 8}, "llama.expert_count: mixtures of experts are qwen3moe alone; choose"),
     "attention both ways": ({"llama.attention.causal": False}, "decoders that see what follows are not supported"),
     "a key that nobody reads": ({"llama.logit_scale": 2.0}, "llama.logit_scale: is not read; choose another file"),
     "no heads": ({"llama.attention.head_count": 0}, r"head_count: must be a whole number in \[1, "),

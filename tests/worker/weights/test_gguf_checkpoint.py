@@ -142,7 +142,7 @@ def test_names_are_those_of_safetensors_checkpoints():
     assert checkpoint_name("blk.0.attn_k.bias", decoder) == "model.layers.0.self_attn.k_proj.bias"
     assert checkpoint_name("output.weight", decoder) == "lm_head.weight"
     assert checkpoint_name("rope_freqs.weight", decoder) is None
-    for unknown in ("blk.0.ffn_gate_exps.weight", "blk.x.attn_q.weight", "position_embd.weight"):
+    for unknown in ("blk.0.ffn_gate_shexp.weight", "blk.x.attn_q.weight", "position_embd.weight"):
         assert checkpoint_name(unknown, decoder) == unknown
     assert checkpoint_name("blk.11.layer_output_norm.bias", encoder) == "encoder.layer.11.output.LayerNorm.bias"
     assert checkpoint_name("position_embd.weight", encoder) == "embeddings.position_embeddings.weight"

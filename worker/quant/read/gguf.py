@@ -1,5 +1,6 @@
 """GGUF: every tensor says itself of which type it is; the forms of those that are read, the remedy for all others."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -7,7 +8,7 @@ from typing import Final
 from quire.worker.quant.form import DENSE, Form, Groups
 from quire.worker.quant.read.stated import LayerStated, Stated
 from quire.worker.weights.gguf.files import GgufModel
-from quire.worker.weights.gguf.names import EMBEDDING, checkpoint_name
+from quire.worker.weights.gguf.names import EMBEDDING, EXPERTS, checkpoint_name
 from quire.worker.weights.gguf.types import DENSE_TYPES
 from quire.worker.weights.parts import ModelError
 
@@ -29,6 +30,8 @@ OTHERWISE: Final = (
     f"use a file of {', '.join(FORMS)} alone, or the safetensors checkpoint with quantization int8, fp8 or int4"
 )
 METHOD: Final = "gguf"
+NUMBER: Final = re.compile(r"\.experts\.\d+\.")
+"""An expert's, in the name of its module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ class GgufStated:
     kv_cache: bool = False
 
     def layer(self, module: str) -> LayerStated:
-        return LayerStated(self.forms.get(f"{module}.weight", DENSE))
+        """One expert's matrix is of the type of all experts'."""
+        stored = NUMBER.sub(".experts.", module)
+        return LayerStated(self.forms.get(f"{stored}.weight", DENSE))
 
 
 def read_gguf(model: GgufModel) -> Stated | None:
@@ -53,7 +58,7 @@ def read_gguf(model: GgufModel) -> Stated | None:
         kind, file = tensor.type.name, model.headers[stored].path.name
         if kind not in FORMS:
             raise ModelError(f"{file}: {stored}", f"is {kind}, which is not read; {OTHERWISE}")
-        if FORMS[kind] != DENSE and len(tensor.shape) != 2:
+        if FORMS[kind] != DENSE and len(tensor.shape) != (3 if stored.endswith(EXPERTS) else 2):
             raise ModelError(f"{file}: {stored}", f"is {kind} and no matrix; {OTHERWISE}")
         forms[checkpoint_name(stored, model.metadata) or stored] = FORMS[kind]
     if all(form == DENSE for form in forms.values()):

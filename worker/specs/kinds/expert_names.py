@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from quire.worker.weights.layout import StackedLayout
+from quire.worker.weights.layout import StackedLayout, stacked
 from quire.worker.weights.names import NameRule
 
 EXPERTS: Final = "blocks.{n}.mlp.experts."
@@ -29,6 +29,15 @@ def of_all(block: str, layout: StackedLayout) -> tuple[NameRule, ...]:
     return (
         NameRule(rf"{block}experts\.gate_up_proj", target, HALVES, of_experts=layout),
         NameRule(rf"{block}experts\.down_proj", target, ("down",), of_experts=layout),
+    )
+
+
+def of_all_by_part(block: str) -> tuple[NameRule, ...]:
+    """Rules for matrices of all experts in three tensors, as GGUF files have them, under the names of one's."""
+    parts = {"gate": HALVES[0], "up": HALVES[1], "down": "down"}
+    return tuple(
+        NameRule(rf"{block}experts\.{part}_proj\.(?P<tensor>\w+)", STACKED, (path,), of_experts=stacked)
+        for part, path in parts.items()
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from quire.worker.fields import Config, activation, count, counts, flag, integer, num_layers
 from quire.worker.specs.families import llama
-from quire.worker.specs.kinds.expert_names import DOWN, GATE_UP, linear_of_each, of_each
+from quire.worker.specs.kinds.expert_names import DOWN, GATE_UP, linear_of_each, of_all_by_part, of_each
 from quire.worker.specs.spec import ExpertsSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from quire.worker.weights.names import NameRule
 from quire.worker.weights.parts import ModelError
@@ -56,6 +56,7 @@ NAMES: Final = replace(
     rules=(
         *llama.NAMES.rules,
         *qwen_rules(_LAYER),
+        *of_all_by_part(rf"{_LAYER}mlp\."),
         *(
             NameRule(rf"{_MIXTRAL}experts\.(?P<e>\d+)\.{name}\.(?P<tensor>\w+)", target)
             for name, target in MIXTRAL_MATRICES.items()

@@ -30,7 +30,7 @@ class GgufCheckpoint:
 
     A quantized matrix is handed out as `codes` uint8 [O, I], `scale` float16 [O, I / 32] and perhaps `minima` like it,
     in place of its `weight`; of superblocks scales and minima are int8, multiples of `unit` and `minima_unit` float16
-    [O, I / 256]; beside floats of 4 bits scales are float8_e8m0fnu.
+    [O, I / 256]; beside floats of 4 bits scales are float8_e8m0fnu. Those of all experts of a layer have an axis more.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +65,7 @@ class GgufCheckpoint:
         if part in ("whole", "codes"):
             return tensor.shape
         size = LAYOUTS[tensor.type.name].size if part in ("scale", "minima") else tensor.type.block
-        return tensor.shape[0], tensor.shape[1] // size
+        return *tensor.shape[:-1], tensor.shape[-1] // size
 
     def dtype(self, name: str) -> torch.dtype | None:
         """That of what is not quantized: parts of blocks are read as the form has them."""
@@ -78,26 +78,28 @@ class GgufCheckpoint:
         """
         stored, part = self._entries[name]
         tensor = self._model.tensors[stored]
-        if tensor.type.name not in DTYPES and (tensor.type.name not in LAYOUTS or len(tensor.shape) != 2):
+        if tensor.type.name not in DTYPES and (tensor.type.name not in LAYOUTS or len(tensor.shape) not in (2, 3)):
             raise CheckpointError(f"{stored}: is {tensor.type.name} of {len(tensor.shape)} axes; that is not read")
         values = self._values(stored, tensor)
         if self._heads[stored]:
             values = values[moved_rows(tensor.shape[0], self._heads[stored], stored)[region[0]]]
         else:
             values = values[region[0]]
-        if tensor.type.name in LAYOUTS:
-            values = _unpacked(values, LAYOUTS[tensor.type.name], part, stored)
-        return values[(slice(None), *region[1:])]
+        if tensor.type.name not in LAYOUTS:
+            return values[(slice(None), *region[1:])]
+        values = values[(slice(None), *region[1:-1])]
+        rows = _unpacked(values.flatten(0, -3), LAYOUTS[tensor.type.name], part, stored)
+        return rows.view(*values.shape[:-2], -1)[..., region[-1]]
 
     def _values(self, stored: str, tensor: GgufTensor) -> torch.Tensor:
-        """A whole tensor in place: of a quantized one its blocks, uint8 [O, blocks, bytes]."""
+        """A whole tensor in place: of a quantized one its blocks, uint8 [..., O, blocks, bytes]."""
         data = self._mapped(self._model.headers[stored])
         dtype = DTYPES.get(tensor.type.name, torch.uint8)
         count = tensor.num_bytes // dtype.itemsize
         values = torch.frombuffer(data, dtype=dtype, count=count, offset=tensor.offset)
         if tensor.type.name in DTYPES:
             return values.view(tensor.shape)
-        return values.view(tensor.shape[0], -1, tensor.type.block_bytes)
+        return values.view(*tensor.shape[:-1], -1, tensor.type.block_bytes)
 
     def _mapped(self, header: GgufHeader) -> mmap.mmap:
         if header.path not in self._open:

@@ -15,9 +15,12 @@ ARCHITECTURES: Final = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
     "bert": "BertModel",
 }
 """Architecture of a file -> the one that config.json names."""
+ROUTED: Final = "qwen3moe"
+"""That whose layers have experts, all of a layer's in one tensor."""
 ENCODER: Final = "bert"
 """That of BERT, RoBERTa and XLM-RoBERTa: the rows of positions that RoBERTa keeps for padding are cut off."""
 ROPE_FACTORS: Final = "rope_freqs.weight"
@@ -50,7 +53,13 @@ _LAYER: Final = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
 }
+EXPERTS: Final = ("ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight")
+"""Ends of the names of tensors of all experts of a layer, [experts, outputs, inputs]."""
 _ENCODER_LAYER: Final = {
     "attn_q": "attention.self.query",
     "attn_k": "attention.self.key",
