@@ -10,11 +10,15 @@ from safetensors.torch import load_file, save_file
 from transformers.models.gemma3n import modeling_gemma3n
 
 from quire.worker.build_context import BuildContext
+from quire.worker.config import WorkerConfig
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.mlp import SparseGate
 from quire.worker.models.build import load_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
+from quire.worker.quant.select import schemes_of
+from quire.worker.specs import sizes
+from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import parse_spec, read_spec
 from quire.worker.weights.parts import ModelError
 
@@ -124,6 +128,23 @@ def test_layers_that_read_anothers_keys_take_no_memory():
     spec = parse_spec({**TEXT, "architectures": ["Gemma3nForCausalLM"]}, {})
     assert [layer.attention.reads for layer in spec.layers] == [None, None, None, 1, 2, 1]
     assert [(layer.head_dim, layer.window) for layer in spec.kv_layers(1)] == [(16, 21), (16, None), (16, 21)]
+
+
+@pytest.mark.parametrize("quantization", ["int8", "fp8", "int4"])
+def test_projections_of_streams_are_quantized_on_the_fly_and_memory_is_what_was_counted(
+    quantization, tiny_checkpoint, load, greedy, prompts
+):
+    sizes_of = {"hidden_size": 128, "intermediate_size": 256, "laurel_rank": 64, "hidden_size_per_layer_input": 32}
+    folder = tiny_checkpoint("Gemma3nForCausalLM", **{**TEXT, **sizes_of})
+    spec = read_spec(folder)
+    plan = read_plan(WorkerConfig(model=str(folder), quantization=quantization, dtype="float32"), spec)
+    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, schemes_of(plan, torch.device("cpu")))
+    rounded = load_model(folder, spec, context, plan=plan).model
+    for product in (rounded.streams.spread, rounded.streams.gather[1], rounded.blocks[0].laurel.left):
+        assert type(product.scheme) is type(rounded.blocks[0].attention.output.scheme) is not DenseScheme
+    found = [greedy(model).generate([prompts[-1]], 1)[0].logits[0] for model in (load(folder), rounded)]
+    assert torch.corrcoef(torch.stack(found))[0, 1] > (0.8 if quantization == "int4" else 0.97)
+    assert sum(sizes.count(spec, 1).bytes_by_form(4, plan.on("cpu")).values()) == rounded.weight_bytes
 
 
 class Gathered(SingleGroup):
