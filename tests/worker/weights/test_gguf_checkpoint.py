@@ -1,5 +1,6 @@
 """GGUF checkpoints made by the format's own package: their weights, bit for bit, and the tokens of their models."""
 
+import base64
 import hashlib
 import json
 import sys
@@ -35,6 +36,7 @@ from quire.worker.weights.revision import model_revision
 
 MADE = Path(__file__).parent / "ggufs"
 EXPECTED = json.loads((MADE / "expected.json").read_text())["models"]
+BLOCKS = json.loads((MADE / "blocks.json").read_text())
 DENSE = ("llama-spm-f16", "llama3-f32", "qwen2-bf16", "qwen3-split")
 QUANTIZED = (
     "llama-q8_0", "llama-q4_0", "llama-q4_1", "llama-q5_0", "llama-q5_1", "llama-q4_k_m",
@@ -202,6 +204,22 @@ def test_experts_of_three_axes_are_no_matrix(tmp_path):
     write(tmp_path, tensors={"blk.0.ffn_up.weight": (39, (2, 32, 32))})
     with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight: is MXFP4 and no matrix; use a file of F32"):
         read_gguf(read_model(tmp_path))
+
+
+@pytest.mark.parametrize("number", [number for number, one in TYPES.items() if one.name in LAYOUTS])
+def test_what_is_read_of_an_expert_is_what_its_blocks_are_in_a_matrix(tmp_path, number):
+    kind, inputs = TYPES[number], 8 * TYPES[number].block
+    raw = base64.b64decode(BLOCKS[kind.name]["blocks"])
+    stored = {"ffn_up_exps": (number, (2, 1, inputs), raw), "ffn_up": (number, (2, inputs), raw)}
+    write(tmp_path, tensors={f"blk.0.{name}.weight": tensor for name, tensor in stored.items()})
+    checkpoint = GgufCheckpoint(tmp_path)
+    parts = [name for name in checkpoint.names() if ".experts." in name]
+    assert len(parts) >= 2
+    for name in parts:
+        matrix = name.replace(".experts.", ".")
+        assert checkpoint.shape(name) == (2, 1, checkpoint.shape(matrix)[1])
+        one = checkpoint.read(name, (slice(1, 2), slice(None), slice(1, 5)))
+        assert torch.equal(in_bytes(one[0]), in_bytes(checkpoint.read(matrix, (slice(1, 2), slice(1, 5)))))
 
 
 @pytest.mark.parametrize(
