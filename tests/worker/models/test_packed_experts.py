@@ -56,6 +56,10 @@ MODELS = {
         },
     ),
     "mixtral": ("MixtralForCausalLM", {"num_local_experts": 5, "intermediate_size": INNER}),
+    "minimax m2": (
+        "MiniMaxM2ForCausalLM",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": INNER, "head_dim": 32},
+    ),
     "glm 4.5": (
         "Glm4MoeForCausalLM",
         {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1},
@@ -65,6 +69,7 @@ CASES = [
     *(("qwen3 moe", name) for name in FORMATS),
     ("qwen2 moe", "awq"),
     ("mixtral", "int4 groups"),
+    ("minimax m2", "fp8 blocks"),
     ("glm 4.5", "fp8 rows"),
 ]
 
