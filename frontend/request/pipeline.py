@@ -38,7 +38,7 @@ from quire.proto.api import (
     Scores,
     Tokens,
 )
-from quire.proto.messages.message import Task
+from quire.proto.messages.requests import ModelFacts
 
 MAX_PREPARING = 4096
 """Most requests that are rendered, tokenized or embedded at once: the scheduler bounds only what was submitted."""
@@ -126,9 +126,9 @@ class RequestPipeline:
                 if model.scheduler.welcome is not None:
                     self.overload.ended(stream, model.scheduler.welcome.limits)
 
-    async def task(self, model: str | None) -> Task:
-        """The task of a served model. Raises `RequestError` for one that is not, and before it is known."""
-        return validate.served((await self._models.find(model)).scheduler.welcome)[1].task
+    async def facts(self, model: str | None) -> ModelFacts:
+        """The facts of a served model. Raises `RequestError` for one that is not, and before they are known."""
+        return validate.served((await self._models.find(model)).scheduler.welcome)[1]
 
     async def embed(self, request: EmbedRequest, call: Call, names: Sequence[str] = ()) -> Embeddings:
         """The inputs' vectors. `names`: the inputs' fields for errors. Raises `ParameterError` or `RequestError`."""

@@ -74,6 +74,8 @@ def test_pooling_answers_with_the_same_numbers(served, base_url):
     np.testing.assert_allclose(numbers, raw, atol=5e-5)
     status, answer = post(f"{base_url}/pooling", {"input": "a", "dimensions": 2})
     assert (status, answer["error"]["param"]) == (400, "dimensions")
+    for task, wanted in (("classify", 200), ("token_classify", 400), ("embed", 400)):
+        assert post(f"{base_url}/pooling", {"input": "a", "task": task})[0] == wanted
 
 
 def test_many_texts_share_steps_and_change_nothing(served):

@@ -42,7 +42,7 @@ def test_both_doors_label_each_token_as_transformers_does(served, base_url):
     found = engine.client.classify(ClassifyRequest(inputs=TEXTS))
     assert (tuple(found.labels), found.probs, found.best) == (("O", "B-PER", "I-PER"), [], [])
     assert found.prompt_tokens == sum(map(len, expected))
-    status, answer = post(f"{base_url}/pooling", {"input": TEXTS})
+    status, answer = post(f"{base_url}/pooling", {"input": TEXTS, "task": "token_classify"})
     packed = post(f"{base_url}/pooling", {"input": TEXTS, "encoding_format": "base64"})[1]
     assert (status, [one["object"] for one in answer["data"]]) == (200, ["pooling"] * 4)
     for index, theirs in enumerate(expected):

@@ -146,3 +146,29 @@ _TOKEN_HEADED: Final = {
 }
 _BARE: Final = {f"{name}Model": _STATED[f"{row}ForCausalLM"] for name, row in LABELLED.items()}
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(_STATED | _BARE | _HEADED | _TOKEN_HEADED)
+
+_OWN_CODE: Final = "is code of its own, which is never run"
+_WINDOWS: Final = "has layers whose tokens see a window on both sides, which no attention here does"
+_REWARD: Final = (
+    "and in no library that its rewards could be held against; use a …ForSequenceClassification or "
+    "…ForTokenClassification with --task reward"
+)
+_ENCODER: Final = "use an encoder that is a BERT, RoBERTa or XLM-RoBERTa, such as bge-m3"
+REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **{f"{name}ForRewardModel": f"{_OWN_CODE}, {_REWARD}" for name in ("Qwen2", "InternLM2")},
+        "Qwen2ForProcessRewardModel": f"{_OWN_CODE}, {_REWARD}",
+        **{
+            f"New{what}": f"(gte-multilingual) {_OWN_CODE}; {_ENCODER}"
+            for what in ("Model", "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
+        },
+        **{f"JinaBert{what}": f"(jina-embeddings-v2) {_OWN_CODE}; {_ENCODER}" for what in ("Model", "ForMaskedLM")},
+        "XLMRobertaLoRA": f"(jina-embeddings-v3) {_OWN_CODE}; {_ENCODER}",
+        **{
+            f"ModernBert{what}": f"{_WINDOWS}; {_ENCODER}"
+            for what in ("Model", "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
+        },
+        "BgeM3EmbeddingModel": "makes sparse and ColBERT vectors, which are not served; leave it out for dense ones",
+    }
+)
+"""Architectures that people ask for and nothing here runs -> why not, and what to use."""

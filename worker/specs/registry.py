@@ -5,7 +5,7 @@ from pathlib import Path
 
 from quire.worker.config import AskedTask, ModelImpl, TowerMode, WorkerConfig
 from quire.worker.fields import Config, architecture_of, flag, read_generation, shown
-from quire.worker.specs.architectures import ARCHITECTURES, GENERATORS
+from quire.worker.specs.architectures import ARCHITECTURES, GENERATORS, REFUSED
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import gemma4, llama
 from quire.worker.specs.head_spec import HEAD_TASKS, TOKENS, read_head, read_token_head
@@ -44,6 +44,8 @@ def read_spec(
     those where the table has no such architecture. `expert_parallel`: ranks are dealt whole experts.
     """
     config = stated_config(model_dir)
+    if refusal := _refused(config):
+        raise ModelError(f"{model_dir}: {refusal.field}", refusal.message)
     if uses_library(config, impl, ARCHITECTURES):
         spec: AnySpec = described(model_dir, config, describe, ARCHITECTURES)
     else:
@@ -134,6 +136,8 @@ def _with_stored_head(config: Config, folder: Path) -> Config:
 def objections(config: Config, impl: ModelImpl = "quire") -> list[ModelError]:
     """Errors for all that no reader here can do, whose work `impl` may leave to the library. Code of a model's own is
     never run, nor needed for what is known."""
+    if refusal := _refused(config):
+        return [refusal]
     found: list[ModelError] = []
     if uses_library(config, impl, ARCHITECTURES):
         return found
@@ -146,6 +150,11 @@ def objections(config: Config, impl: ModelImpl = "quire") -> list[ModelError]:
             message = "the model brings its own code, which is never run; use a model of a supported architecture"
             found.append(ModelError("auto_map", message))
     return found
+
+
+def _refused(config: Config) -> ModelError | None:
+    name = architecture_of(config)
+    return ModelError("architectures", f"{name} {REFUSED[name]}") if name in REFUSED else None
 
 
 def checkpoint_names(spec: AnySpec) -> NameMap:

@@ -26,6 +26,8 @@ class PoolingBody(ClassifyBody, kw_only=True, forbid_unknown_fields=True):
     """`input` or `messages`; `dimensions` and `normalize` are for vectors, `use_activation` for numbers of labels."""
 
     encoding_format: Literal["float", "base64"] = "float"
+    task: Literal["embed", "classify", "token_embed", "token_classify"] | None = None
+    """vLLM's word for what the model makes; another one is refused."""
     dimensions: int | None = None
     normalize: bool | None = None
 
@@ -53,7 +55,12 @@ def routes(context: FrontendContext) -> list[Route]:
         fields, names = await body.asked(context, request)
         rows: Sequence[Sequence[float]]
         width = 0
-        if await context.pipeline.task(body.model) in ("embed", "generate"):  # one that generates is refused as there
+        facts = await context.pipeline.facts(body.model)
+        embeds = facts.task in ("embed", "generate")  # one that generates is refused as there
+        made = "embed" if embeds else "token_classify" if facts.by_token else "classify"
+        if body.task not in (None, made):
+            raise ParameterError("task", f"must be {made} for this model, or left out, got {body.task}", "UNSUPPORTED")
+        if embeds:
             asked = EmbedRequest(dimensions=body.dimensions, normalize=body.normalize, **fields)
             vectors = await context.pipeline.embed(asked, call_of(request), names)
             rows, label, model, num_tokens = vectors.vectors, vectors.request_id, vectors.model, vectors.prompt_tokens
