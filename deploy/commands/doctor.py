@@ -156,8 +156,16 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
         home = files[0].parent if files else origin(directory)
         refusals += digest_faults(home, {file.name for file in files}) if arguments.digest else ()
     if not refusals or not found["sections"]:  # else the worker repeats what config.json decides
-        refusals += found["refusals"]
+        refusals += [_by_given_names(one, directory) for one in found["refusals"]]
     return refusals
+
+
+def _by_given_names(refusal: str, directory: Path | None) -> str:
+    """The refusal with the name of what the user gave, in place of the directory that was made of it."""
+    if directory is None:
+        return refusal
+    files = given_files(directory)
+    return refusal.replace(str(directory), str(files[0] if files else origin(directory)))
 
 
 def _place(asked: int, device: str, sections: dict[str, Any]) -> Place:

@@ -12,6 +12,7 @@ from quire.deploy.overrides import merged, origin
 from quire.deploy.supervisor.rundir import RunDir
 from quire.worker.weights.revision import model_revision
 
+GGUF = Path(__file__).parents[1] / "worker/weights/ggufs/llama-q8_0.gguf"
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "rope_theta": 1e4,
@@ -45,6 +46,19 @@ def test_all_files_but_one_are_the_models_own(model: Path, tmp_path: Path) -> No
     assert origin(found.directory) == model
     assert origin(model) == model
     assert model_revision(found.directory) != model_revision(model)  # ranks and prefix keys tell them apart
+
+
+def test_the_folder_that_is_made_of_a_gguf_file_takes_them_too(tmp_path: Path) -> None:
+    revisions = set()
+    for overrides in ("", '{"rope_theta": 5.0}', '{"rope_theta": 6.0}', ""):  # a run directory may be used again
+        found = resolve(str(GGUF), "auto", tmp_path, overrides=overrides)
+        config = json.loads((found.directory / "config.json").read_text())
+        assert config["rope_theta"] == json.loads(overrides or '{"rope_theta": 10000.0}')["rope_theta"]
+        assert (found.directory / GGUF.name).readlink() == GGUF
+        revisions.add(model_revision(found.directory))
+    assert len(revisions) == 3
+    with pytest.raises(UsageError, match=r"--hf-overrides: rope_thetta is no field .* did you mean rope_theta"):
+        resolve(str(GGUF), "auto", tmp_path, overrides='{"rope_thetta": 5.0}')
 
 
 def test_sections_are_merged_and_all_else_is_replaced() -> None:
@@ -104,3 +118,10 @@ def test_the_doctor_judges_by_the_fields(flag: str, tiny_checkpoint, capsys) -> 
     assert " 77" in out.partition("context length")[2].splitlines()[0]
     assert main(["doctor", str(folder), "--device", "cpu", flag, '{"architectures": ["Weird"]}']) == 1
     assert "'Weird'" in capsys.readouterr().out
+
+
+def test_the_doctor_names_what_was_given_and_no_directory_of_its_own(tiny_checkpoint, capsys) -> None:
+    folder = tiny_checkpoint()
+    for given in (folder, GGUF):
+        assert main(["doctor", str(given), "--device", "cpu", "--hf-overrides", '{"num_hidden_layers": 3}']) == 1
+        assert f"{given} lacks the tensors for blocks.2" in capsys.readouterr().out

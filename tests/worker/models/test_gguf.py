@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mod
 from gguf_meant import meant
 
 from quire.deploy.gguf.folder import make_folder
+from quire.deploy.model_path import resolve
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.parallel import SingleGroup
@@ -21,6 +22,7 @@ from quire.worker.quant.select import schemes_of
 from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import read_spec
 from quire.worker.weights.gguf.checkpoint import GgufCheckpoint
+from quire.worker.weights.header import CheckpointError
 
 pytestmark = pytest.mark.integration
 
@@ -36,16 +38,10 @@ ON_GPUS = ("llama-q8_0", "llama-q4_0", "llama-q4_1")
 )
 def test_tokens_are_those_of_transformers(name, served_on, tmp_path, greedy, reference, prompts):
     """The original's config, and the weights that `test_gguf_checkpoint` proves to be those of the file."""
-    made, original = tmp_path / "made", tmp_path / "original"
+    made, config = tmp_path / "made", EXPECTED[name]["config"]
     make_folder(next(MADE.glob(f"{name}*.gguf")), made, with_tokenizer=True)
-    original.mkdir()
-    config = EXPECTED[name]["config"]
-    (original / "config.json").write_text(json.dumps(config))
-    save_file(weights_of(made, EXPECTED[name]["digests"]), original / "model.safetensors")
-    spec = read_spec(made)
-    plan = read_plan(WorkerConfig(model=str(made), dtype="float32"), spec)
-    context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(plan, torch.device(served_on)))
-    decoder = load_model(made, spec, context, plan=plan).model
+    original = written(tmp_path, config, weights_of(made, EXPECTED[name]["digests"]))
+    decoder = loaded(made, served_on)
     prompts = [[token % config["vocab_size"] for token in prompt] for prompt in prompts]
     rows = greedy(decoder).generate(prompts, 48)
     expected = reference(original, prompts, 48)
@@ -53,6 +49,50 @@ def test_tokens_are_those_of_transformers(name, served_on, tmp_path, greedy, ref
     for row, (tokens, logprobs) in zip(rows, expected, strict=True):
         assert row.tokens == tokens
         assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
+
+
+def test_fields_of_hf_overrides_take_the_place_of_what_the_file_says(tmp_path, greedy, reference, prompts):
+    name, changes = "llama3-f32", {"rope_theta": 50.0, "max_position_embeddings": 128}
+    file = MADE / f"{name}.gguf"
+    plain = greedy(loaded(resolve(str(file), "auto", tmp_path).directory)).generate(prompts[:4], 24)
+    made = resolve(str(file), "auto", tmp_path, overrides=json.dumps(changes)).directory
+    assert read_spec(made).max_model_len == 128
+    original = written(tmp_path, EXPECTED[name]["config"] | changes, weights_of(made, EXPECTED[name]["digests"]))
+    rows = greedy(loaded(made)).generate(prompts[:4], 24)
+    assert [row.tokens for row in rows] != [row.tokens for row in plain]
+    assert [row.tokens for row in rows] == [tokens for tokens, _ in reference(original, prompts[:4], 24)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"num_hidden_layers": 1}, r"model.layers.1.* the model has no place for it"),
+        ({"num_hidden_layers": 3}, r"lacks the tensors for blocks.2"),
+        ({"intermediate_size": 32}, r"gate_proj.codes: has shape \[64, 32\], the config describes \[32, 32\]"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "lacks the tensors for classifier"),
+    ],
+    ids=str,
+)
+def test_fields_that_the_tensors_of_the_file_do_not_fit_are_refused(changes, refusal, tmp_path):
+    made = resolve(str(MADE / "llama-q8_0.gguf"), "auto", tmp_path, overrides=json.dumps(changes)).directory
+    with pytest.raises(CheckpointError, match=refusal):
+        loaded(made)
+
+
+def loaded(folder, served_on="cpu"):
+    spec = read_spec(folder)
+    plan = read_plan(WorkerConfig(model=str(folder), dtype="float32"), spec)
+    context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(plan, torch.device(served_on)))
+    return load_model(folder, spec, context, plan=plan).model
+
+
+def written(folder, config, weights):
+    """A checkpoint as transformers reads it."""
+    made = folder / "original"
+    made.mkdir()
+    (made / "config.json").write_text(json.dumps(config))
+    save_file(weights, made / "model.safetensors")
+    return made
 
 
 def weights_of(folder, names):
