@@ -13,9 +13,10 @@ import tiny_tokenizer
 import torch
 import transformers
 from transformers.models.gemma4_unified import modeling_gemma4_unified
+from transformers.video_utils import VideoMetadata
 
 SPECIAL = ["<eos>", "<bos>", "<pad>", "<|turn>", "<turn|>"]
-BEGIN, ROW, END = "<|image>", "<|image|>", "<image|>"
+BEGIN, ROW, END, VIDEO = "<|image>", "<|image|>", "<image|>", "<|video|>"
 VOCABULARY = 384
 CORPUS = ["what do you see in this picture, and what in that one", "a quire is a gathering of pages"]
 TEMPLATE = """\
@@ -26,7 +27,7 @@ TEMPLATE = """\
 {{ message['content'] | trim }}
 {%- else -%}
 {%- for item in message['content'] -%}
-{%- if item['type'] == 'image' -%}{{ '<|image|>' }}
+{%- if item['type'] in ('image', 'video') -%}{{ '<|' + item['type'] + '|>' }}
 {%- elif item['type'] == 'text' -%}{{ item['text'] | trim }}
 {%- endif -%}
 {%- endfor -%}
@@ -122,18 +123,20 @@ def kind_of(name):
 def write_checkpoint(folder, name="large", seed=0, dtype=torch.float32, text=None, vision=None, **outer):
     """All files of the model; `text`, `vision`, `outer` override fields of its config."""
     tokenizer = write_tokenizer(folder)
-    tokens = {"boi_token_id": BEGIN, "eoi_token_id": END, "image_token_id": ROW}
+    tokens = {"boi_token_id": BEGIN, "eoi_token_id": END, "image_token_id": ROW, "video_token_id": VIDEO}
     stated = {field: tokenizer.token_to_id(token) for field, token in tokens.items()}
     config = getattr(transformers, f"{kind_of(name)}Config")(
         text_config={**TEXT, **TEXTS[name], **(text or {})},
         vision_config={**VISIONS[name], **(vision or {})},
-        **{**stated, "video_token_id": None, "audio_token_id": None, **outer},
+        **{**stated, "audio_token_id": None, **outer},
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = getattr(transformers, f"{kind_of(name)}ForConditionalGeneration")(config)
         for path, values in [*model.named_parameters(), *model.named_buffers()]:
             _draw(path, values)
+        # nothing makes these tokens, which the library reads as padding wherever they stand
+        model.get_input_embeddings().weight.data[[tokenizer.token_to_id(ROW), tokenizer.token_to_id(VIDEO)]] = 0.0
     model.generation_config.eos_token_id = 0
     model.to(dtype).save_pretrained(folder)
     sizes = {field: config.to_dict()["vision_config"][field] for field in ("patch_size", "pooling_kernel_size")}
@@ -159,7 +162,9 @@ def _draw(path, values):
 
 def write_tokenizer(folder):
     names = {"boi_token": BEGIN, "eoi_token": END, "image_token": ROW, "bos_token": "<bos>", "eos_token": "<eos>"}
-    return tiny_tokenizer.write_tokenizer(folder, [*SPECIAL, BEGIN, ROW, END], TEMPLATE, CORPUS, VOCABULARY, **names)
+    return tiny_tokenizer.write_tokenizer(
+        folder, [*SPECIAL, BEGIN, ROW, END, VIDEO], TEMPLATE, CORPUS, VOCABULARY, **names
+    )
 
 
 def library_model(folder, dtype=torch.float32):
@@ -182,7 +187,7 @@ class Reference:
         self.images = library_images(folder)
         self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
         self.model = library_model(folder)
-        self.row_id = self.tokenizer.convert_tokens_to_ids(ROW)
+        self.row_id, self.video_id = map(self.tokenizer.convert_tokens_to_ids, (ROW, VIDEO))
 
     def pixels(self, images):
         """pixel_values and image_position_ids as the model reads them, and the tokens of each image."""
@@ -208,14 +213,19 @@ class Reference:
         )
         return torch.cat(list(made.pooler_output))
 
-    def inputs(self, messages, images=()):
-        """What the model reads: token ids [1, T] with each image written out, and their pixels."""
+    def inputs(self, messages, images=(), video=()):
+        """What the model reads: token ids [1, T] with each image written out and the video, a list of frames at 24 a
+        second, and their pixels."""
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         found, counts = self.pixels(images) if images else ({}, [])
         order = iter(counts)
         text = re.sub(re.escape(ROW), lambda _: f"{BEGIN}{ROW * next(order)}{END}", text)
+        if video:
+            frames, counts = self.pixels(video)
+            found["pixel_values_videos"], found["video_position_ids"] = (one[None] for one in frames.values())
+            text = text.replace(VIDEO, written(len(video), counts[0]))
         ids = self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
-        return {"input_ids": ids, **found, "mm_token_type_ids": (ids == self.row_id).int()}
+        return {"input_ids": ids, **found, "mm_token_type_ids": (ids == self.row_id).int() + 2 * (ids == self.video_id)}
 
     @torch.inference_mode()
     def greedy(self, inputs, count):
@@ -232,6 +242,14 @@ class Reference:
                 suppress_tokens=None,
             )
         return out[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+def written(num_frames, num_tokens, fps=24.0):
+    """What the library's processor writes for a video, all of whose frames are read."""
+    names = types.SimpleNamespace(boi_token=BEGIN, video_token=VIDEO, eoi_token=END)
+    metadata = VideoMetadata(total_num_frames=num_frames, fps=fps, frames_indices=list(range(num_frames)))
+    found = {"num_soft_tokens_per_video": [num_tokens], "video_metadata": [metadata]}
+    return library_file("gemma4.processing_gemma4").Gemma4Processor.replace_video_token(names, found, 0)
 
 
 def _masks(block_sequence_ids, **others):

@@ -5,13 +5,14 @@ Sizes, pixels and texts are those of transformers' `Gemma4ImageProcessorPil` and
 12B kind.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
 
+from quire.frontend.media.families.budget_size import BUDGET, budget_size, check_budget
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
+from quire.frontend.media.families.videos.gemma4 import Gemma4Videos
 from quire.frontend.media.families.view import Item, View, each_alone
 from quire.proto.messages.media import Grid
 
@@ -20,10 +21,9 @@ BICUBIC = 3
 """Pillow's number of the filter that the models were trained with, as files of settings state it."""
 FIXED = {"do_resize": True, "do_convert_rgb": True, "resample": BICUBIC}
 """Settings that have one value here."""
-BUDGET = "max_soft_tokens"
-BUDGETS = (70, 140, 280, 560, 1120)
-"""Most tokens of an image that a model may have been trained with, as in transformers."""
-DEFAULT_BUDGET = 280
+DEFAULT_BUDGET, OF_FRAMES = 280, 70
+"""Most tokens of an image and of a video's frame where files leave them out."""
+SETTINGS = (BUDGET, "fps", "num_frames")
 MODEL_TYPES = {"gemma4": ("position_embedding_size", 10_240), "gemma4_unified": ("mm_posemb_size", 1120)}
 """`model_type` -> the key of the positions of a tower's rows and columns, and what is meant where it is left out."""
 ALONE = "gemma4_unified"
@@ -51,14 +51,16 @@ class Gemma4Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     """Tokens that no image exceeds, and every one comes near."""
     num_positions: int
     """Rows and columns of patches that the tower tells apart."""
+    videos: Gemma4Videos | None = None
+    """Settings of videos; None: the model has no token for them."""
 
     def __post_init__(self) -> None:
         if min(self.patch, self.merge) < 1:
             raise ValueError(f"patch_size: must be at least 1 pixel, got {self.patch}, in squares of {self.merge}")
-        if self.max_tokens not in BUDGETS:
-            raise ValueError(f"{BUDGET}: must be one of {', '.join(map(str, BUDGETS))}, got {self.max_tokens}")
-        if self.max_tokens * self.merge > self.num_positions:
-            message = f"the {self.max_tokens * self.merge} patches of a row may be more than {self.num_positions}"
+        check_budget(self.max_tokens)
+        most = self.max_tokens if self.videos is None else max(self.max_tokens, self.videos.max_tokens)
+        if most * self.merge > self.num_positions:
+            message = f"the {most * self.merge} patches of a row may be more than {self.num_positions}"
             raise ValueError(f"{BUDGET}: {message}, which have positions; lower it")
 
     @property
@@ -73,13 +75,7 @@ class Gemma4Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width to which an image of so many pixels is resized."""
-        factor = math.sqrt(self.max_tokens * self.unit**2 / (height * width))
-        rows, columns = math.floor(factor * height / self.unit), math.floor(factor * width / self.unit)
-        if not rows:
-            rows, columns = 1, min(width // height, self.max_tokens)
-        elif not columns:
-            rows, columns = min(height // width, self.max_tokens), 1
-        return rows * self.unit, columns * self.unit
+        return budget_size(height, width, self.unit, self.max_tokens)
 
     def items(self, height: int, width: int) -> tuple[Item, ...]:
         """The one item of an image of so many pixels: all of it."""
@@ -101,11 +97,14 @@ class Gemma4Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
         return f"{BEGIN}{ROW * num_items}{END}"
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Gemma4Images":
-        """The family with another budget: `max_soft_tokens`. Raises `ValueError`."""
+        """The family with the budget of images, `max_soft_tokens`, and `fps` or `num_frames` of videos, that settings
+        name. Raises `ValueError`."""
         for name in settings:
-            if name != BUDGET:
-                raise ValueError(f"{name}: is no setting of this model's images; the server may set {BUDGET}")
-        return _converted(msgspec.to_builtins(self) | {"max_tokens": settings.get(BUDGET, self.max_tokens)})
+            if name not in SETTINGS:
+                raise ValueError(f"{name}: is no setting of this model's images; it has {', '.join(SETTINGS)}")
+        videos = None if self.videos is None else msgspec.to_builtins(self.videos.with_settings(settings))
+        changes = {"max_tokens": settings.get(BUDGET, self.max_tokens), "videos": videos}
+        return _converted(msgspec.to_builtins(self) | changes)
 
 
 def read(files: ProcessorFiles) -> Gemma4Images | None:
@@ -129,17 +128,29 @@ def read(files: ProcessorFiles) -> Gemma4Images | None:
         if (stated := image.get(name, size)) != size:
             message = f"is {stated!r:.64}, but config.json has {size}; download both files again"
             raise ValueError(f"{name}: {message}")
-    patch, merge = sizes.values()
     name, default = MODEL_TYPES[kind]
+    patch, merge = sizes.values()
+    patches = {"patch": patch * merge, "merge": 1} if kind == ALONE else {"patch": patch, "merge": merge}
     return _converted(
         {
             "placeholder_id": config.get("image_token_id", 258_880),
-            "patch": patch * merge if kind == ALONE else patch,
-            "merge": 1 if kind == ALONE else merge,
+            **patches,
             "max_tokens": image.get(BUDGET, DEFAULT_BUDGET),
             "num_positions": vision.get(name, default),
+            "videos": _videos(files, sizes, patches),
         }
     )
+
+
+def _videos(files: ProcessorFiles, sizes: Mapping[str, int], patches: Mapping[str, int]) -> dict[str, Any] | None:
+    """The settings of a model's videos. Raises `ValueError` for a value that nothing here follows."""
+    token, settings = files.config.get("video_token_id", 258_884), files.video
+    if token is None:
+        return None
+    check_fixed(settings, {**FIXED, **sizes})
+    stated = {key: settings[key] for key in ("fps", "num_frames") if settings.get(key) is not None}
+    budget = settings.get(BUDGET, OF_FRAMES)
+    return {"type": "gemma4", "placeholder_id": token, **patches, "max_tokens": budget, **stated}
 
 
 def _converted(values: Mapping[str, Any]) -> Gemma4Images:

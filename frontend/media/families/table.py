@@ -17,6 +17,7 @@ from typing import Any
 from quire.frontend.media.families import gemma3, gemma4, internvl, llava_onevision, pixtral, qwen
 from quire.frontend.media.families.bounds import BOUNDS
 from quire.frontend.media.families.processor_files import ProcessorFiles
+from quire.frontend.media.families.videos.gemma4 import Gemma4Videos
 from quire.frontend.media.families.videos.intern import InternVideos
 from quire.frontend.media.families.videos.onevision import OneVisionVideos
 from quire.frontend.media.families.videos.qwen import Qwen2Videos, Qwen3Videos
@@ -31,7 +32,7 @@ MediaFamily = (
     | gemma4.Gemma4Images
 )
 """A family by any of its rows: the union of their structs."""
-VideoRules = Qwen2Videos | Qwen3Videos | InternVideos | OneVisionVideos
+VideoRules = Qwen2Videos | Qwen3Videos | InternVideos | OneVisionVideos | Gemma4Videos
 """The settings of a family for videos."""
 
 OF_VIDEOS = ("fps", "num_frames")
@@ -99,5 +100,5 @@ def of_request(family: MediaFamily, settings: Mapping[str, Any], kind: MediaKind
 
 def video_rules(family: MediaFamily) -> VideoRules | None:
     """The settings of a model's videos; None: it takes none."""
-    watching = qwen.QwenImages | internvl.InternImages | llava_onevision.OneVisionImages
+    watching = qwen.QwenImages | internvl.InternImages | llava_onevision.OneVisionImages | gemma4.Gemma4Images
     return family.videos if isinstance(family, watching) else None

@@ -14,16 +14,20 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import (
     Gemma4ImageProcessorPil,
     get_aspect_ratio_preserving_size,
 )
+from transformers.video_processing_utils import BaseVideoProcessor
+from transformers.video_utils import VideoMetadata
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mode, yet they share modules
 
-from tiny_gemma4 import BEGIN, END, PATCH, PATCHES, POOL, PROCESSOR, ROW, TOWER, library_file, write_tokenizer
+from tiny_gemma4 import BEGIN, END, PATCH, PATCHES, POOL, PROCESSOR, ROW, TOWER, library_file, write_tokenizer, written
 from tokenizers import Tokenizer
 
 from quire.frontend.media.decode.decode_child import image_items
 from quire.frontend.media.expand import expand, spell
-from quire.frontend.media.families.gemma4 import BUDGETS, Gemma4Images
-from quire.frontend.media.families.table import read_family
+from quire.frontend.media.families.budget_size import BUDGETS
+from quire.frontend.media.families.gemma4 import Gemma4Images
+from quire.frontend.media.families.table import of_request, read_family
+from quire.frontend.media.families.videos.gemma4 import Gemma4Videos
 from quire.frontend.media.store import StoredMedia, StoredPart
 
 CONFIG = {"model_type": "gemma4", "image_token_id": 6, "vision_config": TOWER}
@@ -86,6 +90,51 @@ def test_pixels_are_those_of_transformers_bit_for_bit(height: int, width: int, s
     assert (where[rows * columns :] == -1).all()
 
 
+@given(st.integers(1, 20_000), st.integers(1, 768), st.floats(0.5, 120))
+@example(9, 9, 24.0)
+@example(1, 1, 24.0)
+@example(3600, 32, 24.0)
+@settings(deadline=None)
+def test_frames_of_a_video_are_those_of_transformers(num_frames: int, asked: int, fps: float) -> None:
+    videos = Gemma4Videos(placeholder_id=7, patch=16, merge=3, max_tokens=70, num_frames=asked)
+    indices = videos.sample(num_frames, fps)
+    if asked > num_frames:  # which the library refuses: all frames are read
+        assert indices == list(range(num_frames))
+        return
+    metadata = VideoMetadata(total_num_frames=num_frames, fps=fps)
+    processor = object.__new__(BaseVideoProcessor)
+    processor.fps = None
+    theirs = processor.sample_frames(metadata, num_frames=asked).tolist()
+    assert indices == [at for at in theirs if at < num_frames]
+
+
+@pytest.mark.parametrize(("count", "fps"), [(1, 24.0), (5, 24.0), (70, 1.0), (3, 0.01)])
+def test_the_text_of_a_video_is_that_of_transformers(count: int, fps: float) -> None:
+    videos = Gemma4Videos(placeholder_id=7, patch=4, merge=3, max_tokens=70)
+    seconds = videos.seconds(range(count), count, fps)
+    assert videos.spelled(seconds) == written(count, 1, fps)
+    height, width = videos.size(count, 90, 160)
+    assert height * width <= videos.max_pixels
+    assert (height, width) == get_aspect_ratio_preserving_size(90, 160, 4, 70 * 9, 3)
+
+
+def test_a_request_says_how_many_frames_are_read(tmp_path: Path) -> None:
+    family = read_family(write(tmp_path))
+    assert isinstance(family, Gemma4Images)
+    changed = of_request(family, {"num_frames": 3}, "video")
+    assert isinstance(changed, Gemma4Images)
+    assert family.videos is not None
+    assert changed.videos is not None
+    assert (family.videos.num_frames, changed.videos.num_frames) == (None, 3)
+    assert of_request(family, {"num_frames": 3}, "image") == family
+
+
+def test_a_model_without_a_token_for_videos_takes_none(tmp_path: Path) -> None:
+    family = read_family(write(tmp_path, IMAGE, {**CONFIG, "video_token_id": None}))
+    assert isinstance(family, Gemma4Images)
+    assert family.videos is None
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gemma4")
@@ -123,7 +172,8 @@ def test_tokens_of_a_chat_are_those_of_transformers(sizes: list[tuple[int, int]]
 
 
 def test_settings_are_read_from_the_models_files(tmp_path: Path) -> None:
-    meant = Gemma4Images(placeholder_id=6, patch=PATCH, merge=POOL, max_tokens=70, num_positions=210)
+    videos = Gemma4Videos(placeholder_id=258_884, patch=PATCH, merge=POOL, max_tokens=70)
+    meant = Gemma4Images(placeholder_id=6, patch=PATCH, merge=POOL, max_tokens=70, num_positions=210, videos=videos)
     assert read_family(write(tmp_path)) == meant
     fast = {"image_processor_type": "Gemma4ImageProcessorFast", "max_soft_tokens": 70}
     assert read_family(write(tmp_path, fast)) == meant
@@ -149,7 +199,7 @@ def test_a_servers_budget_goes_before_the_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"max_pixels": 10}, "max_pixels: is no setting of this model's images; the server may set max_soft_tokens"),
+        ({"max_pixels": 10}, "max_pixels: is no setting of this model's images; it has max_soft_tokens"),
         ({"max_soft_tokens": 100}, "max_soft_tokens: must be one of 70, 140, 280, 560, 1120, got 100"),
         ({"max_soft_tokens": "70"}, "Expected `int`, got `str` - at `max_soft_tokens`"),
         ({"max_soft_tokens": 140}, "max_soft_tokens: the 420 patches of a row may be more than 210"),

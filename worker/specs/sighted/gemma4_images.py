@@ -99,6 +99,11 @@ class Gemma4VisionSpec(VisionSpec, ABC):
         return self.sees_whole
 
     @property
+    def takes_videos(self) -> bool:
+        """Each frame is an image."""
+        return True
+
+    @property
     def stated_sizes(self) -> tuple[int, int]:
         """Pixels of a patch's side and patches of a token's, as the processor's files call them."""
         return self.patch_size, self.merge_size

@@ -4,7 +4,6 @@ Frames and tokens are those of transformers' `BaseVideoProcessor` and `LlavaOnev
 read where nothing else is said, as in vLLM, and every frame of a video that has fewer.
 """
 
-from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,10 +17,6 @@ class OneVisionVideos(TileVideos, frozen=True, forbid_unknown_fields=True, tag="
 
     placeholder: ClassVar[str] = "<video>"
     """Text of the token that stands for a video in a rendered chat, and for each row of a frame."""
-
-    def sample(self, num_frames: int, fps: float) -> list[int]:
-        wanted = self.wanted(num_frames, fps)
-        return [int(place) for place in array("f", [part * (num_frames / wanted) for part in range(wanted)])]
 
     def spelled(self, seconds: Sequence[float]) -> str:
         return self.placeholder * len(seconds)
