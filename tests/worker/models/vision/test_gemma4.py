@@ -15,6 +15,7 @@ from noise_pictures import picture
 from seen_spans import COUNT, Case, items_of
 from tiny_gemma4 import TEXTS, WINDOW, Reference, write_checkpoint
 
+from quire.worker.specs.kinds.normalization import Normalization, read_normalization
 from quire.worker.specs.registry import read_spec
 from quire.worker.specs.sizes import count
 from quire.worker.weights.parts import ModelError
@@ -184,6 +185,21 @@ def test_a_model_without_a_tower_is_one_of_text(name, checkpoint, tmp_path):
     spec = read_spec(changed(checkpoint(name), tmp_path, vision_config=None))
     assert spec.vision is None
     assert not any(layer.attention.looks_ahead for layer in spec.layers)
+
+
+@pytest.mark.parametrize(("name", "mean", "std"), [("large", 0.5, 0.5), ("alone", 0.0, 1.0)])
+def test_pixels_are_normalised_by_the_tower_and_by_nobody_else(name, mean, std, checkpoint, tmp_path):
+    vision = read_spec(checkpoint(name)).vision
+    stated = json.loads((checkpoint(name) / "processor_config.json").read_text())["image_processor"]
+
+    def read(**fields):
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps({**stated, **fields}))
+        return read_normalization(tmp_path, vision)
+
+    assert read() == read(do_normalize=True) == Normalization((mean,) * 3, (std,) * 3, 1 / 255)
+    for fields in ({"image_mean": [0.5] * 3}, {"image_std": [0.5] * 3}):
+        with pytest.raises(ModelError, match="do_normalize: must be false: the tower itself normalises pixels"):
+            read(do_normalize=True, **fields)
 
 
 def test_rows_and_columns_without_a_position_are_refused(checkpoint):
