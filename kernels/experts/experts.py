@@ -119,7 +119,7 @@ def _check(
     num_tokens, hidden = x.shape
     check_tensor("ids", ids, (num_tokens, None), (torch.int32,), x.device)
     check_tensor("weights", weights, tuple(ids.shape), (torch.float32,), x.device)
-    num_experts, wide = gate_up.shape[0], gate_up.shape[1] * (BLOCK if is_blocked(gate_up) else 1)
+    num_experts, wide = gate_up.shape[0], gate_up.shape[1] * (2 * BLOCK if is_blocked(gate_up) else 1)
     check_tensor("gate_up", gate_up, _shape(gate_up.dim(), num_experts, wide, hidden), (x.dtype,), x.device)
     check_tensor("down", down, _shape(gate_up.dim(), num_experts, hidden, wide // 2), (x.dtype,), x.device)
     check_contiguous(x=x, ids=ids, weights=weights, gate_up=gate_up, down=down)
@@ -129,9 +129,10 @@ def _check(
 
 def _shape(dims: int, experts: int, outputs: int, inputs: int) -> tuple[int, ...]:
     """Shape of the experts' matrices in the form that has so many dimensions."""
-    if dims == 4:
-        return (experts, outputs // BLOCK, inputs, BLOCK)
-    return (experts, outputs // BLOCK, inputs // PAIR, BLOCK, PAIR) if dims == 5 else (experts, outputs, inputs)
+    if dims == 3:
+        return (experts, outputs, inputs)
+    pair = (PAIR,) if dims == 6 else ()
+    return (experts, outputs // (2 * BLOCK), inputs // (PAIR if pair else 1), 2, BLOCK, *pair)
 
 
 experts = Operation(

@@ -56,7 +56,7 @@ private:
 // to the first cache, what others use the time until to the second.
 struct AheadOfTiles {
     const int32_t *first, *second;
-    int64_t from, to;
+    int64_t from, to, stride;
 
     void ask(int64_t group) const {
         if (to - from == TILE) ask_for<3>(group);
@@ -64,8 +64,8 @@ struct AheadOfTiles {
     }
     template <int cache> void ask_for(int64_t group) const {
         for (int64_t line = group + from; line < group + to; line++) {
-            __builtin_prefetch(first + line * BLOCK, 0, cache);
-            __builtin_prefetch(second + line * BLOCK, 0, cache);
+            __builtin_prefetch(first + line * stride, 0, cache);
+            __builtin_prefetch(second + line * stride, 0, cache);
         }
     }
 };
@@ -75,11 +75,12 @@ struct TileInputs {
     int64_t stride, step;  // bytes from row to row, and from sixteen groups to the next
 };
 
-// sums [rows, 2 blocks] += x [rows, groups] * two blocks [groups, 16]. `both`: there are more than 16 rows.
+// sums [rows, 2 blocks] += x [rows, groups] * two blocks [groups, 16], `lanes` from a group to the next one. `both`: there
+// are more than 16 rows.
 template <class Format, bool both>
 inline void add_tile_products(
-    TileInputs x, const int32_t* first, const int32_t* second, int64_t groups, const AheadOfTiles& ahead, void* sums,
-    int64_t stride
+    TileInputs x, const int32_t* first, const int32_t* second, int64_t groups, int64_t lanes, const AheadOfTiles& ahead,
+    void* sums, int64_t stride
 ) {
     char* const left = static_cast<char*>(sums);
     char *const right = left + LINE_BYTES, *const low = left + TILE * stride, *const low_right = low + LINE_BYTES;
@@ -92,10 +93,10 @@ inline void add_tile_products(
     }
     const char* rows = static_cast<const char*>(x.rows);
     for (int64_t g = 0; g < groups; g += TILE, rows += x.step) {
-        _tile_loadd(6, first + g * BLOCK, LINE_BYTES);
+        _tile_loadd(6, first + g * lanes, 4 * lanes);
         _tile_loadd(4, rows, x.stride);
         Format::template multiply<0, 4, 6>();
-        _tile_loadd(7, second + g * BLOCK, LINE_BYTES);
+        _tile_loadd(7, second + g * lanes, 4 * lanes);
         Format::template multiply<1, 4, 7>();
         if constexpr (both) {
             _tile_loadd(5, rows + TILE * x.stride, x.stride);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "int8.hpp"
 #include "linear.hpp"
 
 namespace quire {
@@ -20,17 +19,23 @@ struct Sorted {
 
     int64_t rows(int64_t expert) const { return starts[expert + 1] - starts[expert]; }
 
-    // body(expert, i) for i in [0, pieces(expert)) of every expert that has rows, about equally many in each of `shares`.
+    // The next expert that has rows, or `experts`.
+    int64_t after(int64_t expert) const {
+        do expert++;
+        while (expert < experts && rows(expert) == 0);
+        return expert;
+    }
+
+    // body(expert, begin, end) for pieces of every expert that has rows, about equally many in each of `shares`.
     template <class Pieces, class Body>
     void for_pieces(int64_t shares, int threads, const Pieces& pieces, const Body& body) const {
         for_items(shares, threads, [&, this](int64_t share) {
             int64_t total = 0, at = 0;
             for (int64_t e = 0; e < experts; e++) total += rows(e) ? pieces(e) : 0;
             const int64_t begin = share * total / shares, end = (share + 1) * total / shares;
-            for (int64_t e = 0; e < experts && at < end; e++) {
-                if (rows(e) == 0) continue;
-                const int64_t count = pieces(e), last = std::min(end - at, count);
-                for (int64_t i = std::max<int64_t>(0, begin - at); i < last; i++) body(e, i);
+            for (int64_t e = after(-1); e < experts && at < end; e = after(e)) {
+                const int64_t count = pieces(e), first = std::max<int64_t>(0, begin - at), last = std::min(end - at, count);
+                if (first < last) body(e, first, last);
                 at += count;
             }
         });
@@ -45,17 +50,27 @@ inline int64_t shares_of(int64_t elements, int threads) {
     return std::min(wanted, MOST_PER_THREAD * threads);
 }
 
-// One product of all experts, each of its own rows. `format_of(expert)`: with the scales of its weights.
-template <class T, class FormatOf> struct ExpertProducts {
-    using Format = std::invoke_result_t<FormatOf, int64_t>;
-    FormatOf format_of;
+// The matrix of one expert.
+template <class Format_, class T_> struct Matrix {
+    using Format = Format_;
+    using T = T_;
+    Format format;
+    const int32_t* weight;
+    const T* bias;  // [outputs] or null
+    bool woven;
+};
+
+// One product of all experts, each of its own rows. `matrix_of(expert)`: a Matrix.
+template <class MatrixOf> struct ExpertProducts {
+    using Of = std::invoke_result_t<MatrixOf, int64_t>;
+    using Format = typename Of::Format;
+    using T = typename Of::T;
+    MatrixOf matrix_of;
     Sorted sorted;
     int64_t tokens;
     const T* x;  // [tokens, inputs], looked up by pairs; or [pairs, inputs] in their order
     bool looked_up;
     int64_t inputs, outputs;
-    const char* weight;  // of an expert [blocks, groups, 16] lanes
-    const T* bias;       // [experts, outputs] or null
     int gate;
     T* out;  // [pairs, outputs], with a gate [pairs, outputs / 2]
     char* scratch;  // as for a linear layer of all pairs
@@ -65,50 +80,53 @@ template <class T, class FormatOf> struct ExpertProducts {
         const int64_t pairs = tokens * sorted.k, work = pairs * inputs;
         sorted.for_pieces(
             shares_of(work, threads), threads, [this](int64_t e) { return packed(linear(e), e).tiles(); },
-            [this](int64_t e, int64_t tile) { linear(e).pack(packed(linear(e), e), tile); }
+            [this](int64_t e, int64_t begin, int64_t end) {
+                const auto one = linear(e);
+                for (int64_t tile = begin; tile < end; tile++) one.pack(packed(one, e), tile);
+            }
         );
         sorted.for_pieces(
             shares_of(work * outputs, threads), threads, [this](int64_t e) { return linear(e).items(packed(linear(e), e)); },
-            [this](int64_t e, int64_t item) { linear(e).multiply(packed(linear(e), e), item); }
+            [this](int64_t e, int64_t begin, int64_t end) {
+                const auto one = linear(e);
+                const auto rows = packed(one, e);
+                for (int64_t item = begin; item < end; item++) one.multiply(rows, item);
+            }
         );
     }
 
 private:
     Linear<Format, T> linear(int64_t e) const {
-        const int64_t first = sorted.starts[e], blocks = (outputs + BLOCK - 1) / BLOCK;
-        const int64_t groups = (inputs + Format::GROUP - 1) / Format::GROUP;
+        const int64_t first = sorted.starts[e], next = sorted.after(e);
+        const Of matrix = matrix_of(e);
         return {
-            format_of(e), looked_up ? x : x + first * inputs, nullptr, nullptr, nullptr, sorted.rows(e), inputs, 0.0f,
-            reinterpret_cast<const int32_t*>(weight) + e * blocks * groups * BLOCK, bias ? bias + e * outputs : nullptr,
-            outputs, gate, out + first * (gate == NO_GATE ? outputs : outputs / 2), threads,
-            looked_up ? sorted.pairs + first : nullptr, sorted.k
+            matrix.format, looked_up ? x : x + first * inputs, nullptr, nullptr, nullptr, sorted.rows(e), inputs, 0.0f,
+            matrix.weight, matrix.bias, outputs, gate, out + first * (gate == NO_GATE ? outputs : outputs / 2), threads,
+            looked_up ? sorted.pairs + first : nullptr, sorted.k, matrix.woven,
+            next < sorted.experts ? matrix_of(next).weight : nullptr
         };
     }
     PackedRows<Format> packed(const Linear<Format, T>& one, int64_t e) const {
-        const int64_t row = 4 * ((inputs + Format::GROUP - 1) / Format::GROUP * Format::PARTS + 2);
-        return one.packed_in(scratch + sorted.starts[e] * row);
+        const int64_t lanes = (inputs + Format::GROUP - 1) / Format::GROUP * Format::PARTS;
+        return one.packed_in(scratch + 4 * sorted.starts[e] * (lanes + one.format.scales(inputs) + 1));
     }
 };
 
-// f(how an expert's weights are multiplied, T*): scale [experts, outputs] of 8-bit integers, or null.
-template <class F> inline void for_experts_format(
-    int dtype, const float* scale, int64_t outputs, int64_t inputs, int64_t rows_of_expert, const F& f
+// f(the matrix of an expert), of plain weights [experts, outputs / 32, groups, 2, 16] lanes, and biases [experts, outputs]
+// or null.
+template <class F> inline void for_plain_experts(
+    int dtype, const void* weight, const void* bias, int64_t outputs, int64_t inputs, const F& f
 ) {
-    if (!scale) {
-        if (dtype == BF16) return f([](int64_t) { return Bfloat16{}; }, (Bf16*)nullptr);
-        return f([](int64_t) { return Float32{}; }, (float*)nullptr);
-    }
-    for_dtype(dtype, [=](auto* t) {
-#if defined(__AMX_INT8__)
-        if (rows_of_expert > 8 && inputs % (Int8::GROUP * TILE) == 0)
-            return f([=](int64_t e) {
-                InTiles<Int8> format;
-                format.scale = scale + e * outputs;
-                return format;
-            }, t);
-#endif
-        f([=](int64_t e) { return Int8{{}, scale + e * outputs}; }, t);
-    });
+    const auto run = [=](auto format, auto* t) {
+        using Format = decltype(format);
+        using T = std::remove_pointer_t<decltype(t)>;
+        f([=](int64_t e) {
+            const int32_t* const own = (const int32_t*)weight + e * (outputs * (inputs / Format::GROUP));
+            return Matrix<Format, T>{format, own, bias ? (const T*)bias + e * outputs : nullptr, true};
+        });
+    };
+    if (dtype == BF16) run(Bfloat16{}, (Bf16*)nullptr);
+    else run(Float32{}, (float*)nullptr);
 }
 
 // The weighted sum of each token's results, in the order of its experts.
@@ -149,34 +167,43 @@ QUIRE_EXPORT void quire_sort_by_expert(
     });
 }
 
-// gated(gate_up @ x) of every pair -> out [pairs, inner]; float32 and bfloat16, the latter of whole 32 inputs, or any
-// dtype with the scales [experts, 2 * inner] of 8-bit integers.
+// gated(gate_up @ x) of every pair -> out [pairs, inner]; float32 and bfloat16, the latter of whole 32 inputs.
 QUIRE_EXPORT void quire_experts_inner(
     int dtype, const void* x, const int32_t* pairs, const int32_t* starts, int64_t tokens, int64_t experts, int64_t k,
-    int64_t hidden, int64_t inner, const void* gate_up, const float* scale, const void* bias, int gate, void* out,
-    void* scratch, int threads
+    int64_t hidden, int64_t inner, const void* gate_up, const void* bias, int gate, void* out, void* scratch, int threads
 ) {
-    quire::for_experts_format(dtype, scale, 2 * inner, hidden, tokens * k / experts, [=](auto format_of, auto* t) {
-        using T = std::remove_pointer_t<decltype(t)>;
-        quire::ExpertProducts<T, decltype(format_of)>{
-            format_of, {pairs, starts, experts, k}, tokens, (const T*)x, true, hidden, 2 * inner, (const char*)gate_up,
-            (const T*)bias, gate, (T*)out, (char*)scratch, threads
+    quire::for_plain_experts(dtype, gate_up, bias, 2 * inner, hidden, [=](auto matrix_of) {
+        using Products = quire::ExpertProducts<decltype(matrix_of)>;
+        using T = typename Products::T;
+        Products{
+            matrix_of, {pairs, starts, experts, k}, tokens, (const T*)x, true, hidden, 2 * inner, gate, (T*)out,
+            (char*)scratch, threads
         }.run();
     });
 }
 
-// The second product of every pair -> results [pairs, hidden], and each token's sum of them -> out [tokens, hidden].
+// The second product of every pair -> results [pairs, hidden].
 QUIRE_EXPORT void quire_experts_outer(
-    int dtype, const void* inner_rows, const int32_t* pairs, const int32_t* starts, const int32_t* places,
-    const float* weights, int64_t tokens, int64_t experts, int64_t k, int64_t hidden, int64_t inner, const void* down,
-    const float* scale, const void* bias, void* results, void* out, void* scratch, int threads
+    int dtype, const void* inner_rows, const int32_t* pairs, const int32_t* starts, int64_t tokens, int64_t experts,
+    int64_t k, int64_t hidden, int64_t inner, const void* down, const void* bias, void* results, void* scratch, int threads
 ) {
-    quire::for_experts_format(dtype, scale, hidden, inner, tokens * k / experts, [=](auto format_of, auto* t) {
-        using T = std::remove_pointer_t<decltype(t)>;
-        quire::ExpertProducts<T, decltype(format_of)>{
-            format_of, {pairs, starts, experts, k}, tokens, (const T*)inner_rows, false, inner, hidden,
-            (const char*)down, (const T*)bias, quire::NO_GATE, (T*)results, (char*)scratch, threads
+    quire::for_plain_experts(dtype, down, bias, hidden, inner, [=](auto matrix_of) {
+        using Products = quire::ExpertProducts<decltype(matrix_of)>;
+        using T = typename Products::T;
+        Products{
+            matrix_of, {pairs, starts, experts, k}, tokens, (const T*)inner_rows, false, inner, hidden, quire::NO_GATE,
+            (T*)results, (char*)scratch, threads
         }.run();
+    });
+}
+
+// results [pairs, hidden], places and weights [tokens, k] -> each token's weighted sum of them, out [tokens, hidden].
+QUIRE_EXPORT void quire_experts_sum(
+    int dtype, const void* results, const int32_t* places, const float* weights, int64_t tokens, int64_t k,
+    int64_t hidden, void* out, int threads
+) {
+    quire::for_dtype(dtype, [=](auto* t) {
+        using T = std::remove_pointer_t<decltype(t)>;
         quire::sum_experts((const T*)results, places, weights, tokens, k, hidden, (T*)out, threads);
     });
 }

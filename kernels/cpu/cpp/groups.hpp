@@ -15,9 +15,6 @@
 
 namespace quire {
 
-// Weights are asked for into the second cache: the first has too few misses at once for what memory delivers.
-constexpr int SECOND_CACHE = 2;
-
 constexpr int64_t ROUNDED = 32;  // inputs of a row that share a scale
 
 // What the inputs of a side have in common.
@@ -299,7 +296,7 @@ private:
             for (int64_t tile = begin; tile < end; tile++) {
                 const int64_t r = packed.first(tile), rows = packed.first(tile + 1) - r;
                 int32_t* const to = sums + (r - origin) * 2 * BLOCK;
-                sum_tile<Float32, false>(rows, packed.at(tile) + i * rows, from, count, nullptr, to);
+                sum_tile<Float32, false>(rows, packed.at(tile) + i * rows, from, wide[0], count, BLOCK, nullptr, to);
             }
         }
     }

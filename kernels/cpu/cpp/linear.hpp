@@ -34,6 +34,8 @@ template <class Format, class T> struct Linear {
     int threads;
     const int32_t* picked = nullptr;  // row r is x's picked[r] / places-th
     int64_t places = 1;
+    bool woven = false;               // group by group the first half's blocks with the second's: [blocks / 2, groups, 2, 16]
+    const int32_t* behind = nullptr;  // weights that are multiplied after the last ones
 
     static constexpr int64_t CHUNK_TILES = CHUNK_ROWS / Format::TILE_ROWS;
 
@@ -42,14 +44,9 @@ template <class Format, class T> struct Linear {
         if (rows == 0) return;
         const PackedRows<Format> packed = packed_in(scratch);
         for_rows(packed.tiles(), inputs * Format::TILE_ROWS, threads, [=](int64_t tile) { pack(packed, tile); });
-        const int64_t pairs = num_pairs(), tiles = packed.tiles();
+        const int64_t tiles = packed.tiles(), fours = in_fours() ? 2 : 1;
         const int64_t work = packed.groups * 8 * BLOCK * std::max<int64_t>(1, std::min<int64_t>(tiles, CHUNK_TILES) / 2);
-        if constexpr (Format::FOUR_BLOCKS_ROWS > 0)
-            if (rows <= Format::FOUR_BLOCKS_ROWS)
-                return for_rows((pairs + 1) / 2, 2 * work, threads, [=](int64_t item) {
-                    multiply_four(packed, {blocks_of(2 * item), blocks_of(std::min(2 * item + 1, pairs - 1))});
-                });
-        for_rows(items(packed), work, threads, [=](int64_t item) { multiply(packed, item); });
+        for_rows(items(packed), fours * work, threads, [=](int64_t item) { multiply(packed, item); });
     }
 
     PackedRows<Format> packed_in(void* scratch) const {
@@ -59,23 +56,31 @@ template <class Format, class T> struct Linear {
         return {scales, excess, excess + rows, rows, groups, row_scales};
     }
 
-    // A product is made of independent items once all of its tiles are packed: a chunk of rows with two blocks each.
-    int64_t items(const PackedRows<Format>& packed) const { return chunks(packed) * num_pairs(); }
+    // A product is made of independent items once all of its tiles are packed: a chunk of rows with two blocks each, or
+    // all rows, which are few, with four.
+    int64_t items(const PackedRows<Format>& packed) const {
+        return in_fours() ? (num_pairs() + 1) / 2 : chunks(packed) * num_pairs();
+    }
     void multiply(const PackedRows<Format>& packed, int64_t item) const {
         const int64_t pairs = num_pairs(), chunk = item / pairs, tiles = packed.tiles(), all = chunks(packed);
+        if constexpr (Format::FOUR_BLOCKS_ROWS > 0)
+            if (in_fours())
+                return multiply_four(packed, {blocks_of(2 * item), blocks_of(std::min(2 * item + 1, pairs - 1))});
         multiply(packed, chunk * tiles / all, (chunk + 1) * tiles / all, blocks_of(item % pairs));
     }
 
     // Two blocks of outputs.
     struct Pair { int64_t first, second; };
 
+    bool in_fours() const { return rows <= Format::FOUR_BLOCKS_ROWS; }
+    bool apart() const { return woven || gate != NO_GATE; }  // a pair has one of each half
     int64_t num_pairs() const {
         const int64_t blocks = (outputs + BLOCK - 1) / BLOCK;
-        return gate == NO_GATE ? (blocks + 1) / 2 : blocks / 2;
+        return apart() ? blocks / 2 : (blocks + 1) / 2;
     }
     static int64_t chunks(const PackedRows<Format>& packed) { return (packed.tiles() + CHUNK_TILES - 1) / CHUNK_TILES; }
     Pair blocks_of(int64_t pair) const {
-        if (gate != NO_GATE) return {pair, pair + num_pairs()};
+        if (apart()) return {pair, pair + num_pairs()};
         return {2 * pair, std::min(2 * pair + 1, (outputs + BLOCK - 1) / BLOCK - 1)};
     }
 
@@ -146,7 +151,10 @@ template <class Format, class T> struct Linear {
                 const auto counts = std::make_integer_sequence<int, Format::FOUR_BLOCKS_ROWS>{};
                 const Factors<2> factors{*this, packed, 0, rows, g, pairs};
                 const int32_t* const x = packed.lanes + g * Format::PARTS * rows;
-                sum_rows<typename Format::Tile, Format::SCALES_SEGMENTS, 4, 1>(rows, x, block, groups, factors.get(), sums[0][0], counts);
+                const int32_t* const next = g + groups == packed.groups ? after(packed, pairs[1]) : block[0] + groups * BLOCK;
+                sum_rows<typename Format::Tile, Format::SCALES_SEGMENTS, 4, 1>(
+                    rows, x, block, next, groups, BLOCK, factors.get(), sums[0][0], counts
+                );
                 for (const int32_t*& one : block) one += groups * BLOCK;
             }
         for (int64_t r = 0; r < rows; r++)
@@ -155,7 +163,15 @@ template <class Format, class T> struct Linear {
 
     const int32_t* weights(const PackedRows<Format>& packed, int64_t block) const {
         if constexpr (Format::GROUPED) return weight + block * format.lanes_of_block(inputs);
+        else if (woven) return weight + block % num_pairs() * packed.groups * stride() + block / num_pairs() * BLOCK;
         else return weight + block * (packed.groups + Format::BEHIND) * BLOCK;
+    }
+    int64_t stride() const { return woven ? 2 * BLOCK : BLOCK; }  // lanes from a group of a block to the next one
+
+    // The first weights of what a thread mostly goes on with after these blocks.
+    const int32_t* after(const PackedRows<Format>& packed, Pair pair) const {
+        const int64_t next = pair.first + (apart() ? 1 : 2), end = num_pairs() * (apart() ? 1 : 2);
+        return next < end || !behind ? weights(packed, next) : behind;
     }
 
     // The sums of a row with so many blocks.
@@ -172,18 +188,21 @@ template <class Format, class T> struct Linear {
     ) const {
         // weights that one tile reads alone need not stay in a cache, and are read best as they lie
         const bool alone = end - begin == 1 && !Format::SCALES_SEGMENTS;
-        const int64_t origin = packed.first(begin), segment = alone ? packed.groups : Format::SEGMENT;
+        const int64_t origin = packed.first(begin), segment = alone ? packed.groups : Format::SEGMENT, lanes = stride();
         for (int64_t g = 0; g < packed.groups; g += segment)
             for (int64_t tile = begin; tile < end; tile++) {
                 const int64_t r = packed.first(tile), count = packed.first(tile + 1) - r;
                 const int64_t groups = std::min(segment, packed.groups - g);
                 const bool last = g + groups == packed.groups;
-                const int32_t* const from[2] = {block[0] + g * BLOCK, block[1] + g * BLOCK};
+                const int32_t* const from[2] = {block[0] + g * lanes, block[1] + g * lanes};
                 int32_t* const to = sums + (r - origin) * 2 * BLOCK;
                 const Factors<1> factors{*this, packed, r, count, g, {pair}};
                 const int32_t* const x = packed.at(tile) + g * Format::PARTS * count;
+                const int32_t* const next = last ? after(packed, pair) : from[0] + groups * lanes;
                 if (last) ask_for_outputs(r, r + count, pair);
-                sum_tile<typename Format::Tile, Format::SCALES_SEGMENTS>(count, x, from, groups, factors.get(), to);
+                sum_tile<typename Format::Tile, Format::SCALES_SEGMENTS>(
+                    count, x, from, next, groups, lanes, factors.get(), to
+                );
                 if (last) finish(packed, r, r + count, pair, to);
             }
     }
@@ -200,14 +219,16 @@ template <class Format, class T> struct Linear {
             const int64_t groups = std::min(Format::WIDENED, packed.groups - g);
             const bool last = g + groups == packed.groups;
             for (int64_t i = 0; i < groups; i++)
-                for (int b = 0; b < 2; b++) widen(block[b] + (g + i) * BLOCK, wide[b] + i * parts * BLOCK);
+                for (int b = 0; b < 2; b++) widen(block[b] + (g + i) * stride(), wide[b] + i * parts * BLOCK);
             for (int64_t tile = begin; tile < end; tile++) {
                 const int64_t r = packed.first(tile), count = packed.first(tile + 1) - r;
                 const Factors<1> factors{*this, packed, r, count, g, {pair}};
                 const int32_t* const x = packed.at(tile) + g * parts * count;
                 int32_t* const to = sums + (r - origin) * 2 * BLOCK;
                 if (last) ask_for_outputs(r, r + count, pair);
-                sum_tile<typename Format::Wide, Format::SCALES_SEGMENTS>(count, x, from, groups * parts, factors.get(), to);
+                sum_tile<typename Format::Wide, Format::SCALES_SEGMENTS>(
+                    count, x, from, wide[0], groups * parts, BLOCK, factors.get(), to
+                );
                 if (last) finish(packed, r, r + count, pair, to);
             }
         }
@@ -245,20 +266,20 @@ template <class Format, class T> struct Linear {
         const PackedRows<Format>& packed, int64_t begin, int64_t end, Pair pair, const int32_t* const* block, int32_t* sums
     ) const {
         const int32_t *left = block[0], *right = block[1];
-        const int64_t origin = packed.first(begin), next_pair = (gate == NO_GATE ? 2 : 1) * packed.groups * BLOCK;
+        const int64_t origin = packed.first(begin), lanes = stride(), next_pair = after(packed, pair) - left;
         TileRegisters registers;
         for (int64_t g = 0; g < packed.groups; g += Format::SEGMENT)
             for (int64_t tile = begin; tile < end; tile++) {
                 const int64_t r = packed.first(tile), count = packed.first(tile + 1) - r;
-                const int64_t next = g + Format::SEGMENT < packed.groups ? (g + Format::SEGMENT) * BLOCK : next_pair;
+                const int64_t next = g + Format::SEGMENT < packed.groups ? (g + Format::SEGMENT) * lanes : next_pair;
                 const int64_t groups = std::min(Format::SEGMENT, packed.groups - g);
                 const int64_t share = end - begin, place = tile - begin;
-                const AheadOfTiles ahead{left + next, right + next, place * TILE / share, (place + 1) * TILE / share};
+                const AheadOfTiles ahead{left + next, right + next, place * TILE / share, (place + 1) * TILE / share, lanes};
                 registers.set(count);
                 const auto add = count > TILE ? add_tile_products<Format, true> : add_tile_products<Format, false>;
                 int32_t* const to = sums + (r - origin) * 2 * BLOCK;
-                add({packed.at(tile) + g * count, LINE_BYTES, count * LINE_BYTES}, left + g * BLOCK, right + g * BLOCK,
-                    groups, ahead, to, 2 * LINE_BYTES);
+                add({packed.at(tile) + g * count, LINE_BYTES, count * LINE_BYTES}, left + g * lanes, right + g * lanes,
+                    groups, lanes, ahead, to, 2 * LINE_BYTES);
                 if (g + groups == packed.groups) finish(packed, r, r + count, pair, to);
             }
     }

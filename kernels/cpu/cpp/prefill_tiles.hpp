@@ -34,7 +34,7 @@ public:
             }
         registers.set(PAIRS);
         add_tile_products<Bfloat16, true>(
-            {rows, row_stride * 2, LINE_BYTES}, first, second, groups, {nullptr, nullptr, 0, 0}, sums,
+            {rows, row_stride * 2, LINE_BYTES}, first, second, groups, BLOCK, {nullptr, nullptr, 0, 0, 0}, sums,
             sum_stride * sizeof(float)
         );
     }

@@ -14,6 +14,8 @@ namespace quire {
 constexpr int BLOCK = 16;  // outputs that lie together in a packed weight
 constexpr int BLOCK_VECTORS = BLOCK / LANES;
 constexpr int AHEAD_LANES = 512;  // weights are asked for this long before they are used
+// Into the second cache: the first has too few misses at once for what memory delivers.
+constexpr int SECOND_CACHE = 2;
 
 // f(0), f(1), ..., f(n - 1) with constant arguments: what they index can live in registers.
 template <class F, int... i> inline __attribute__((always_inline)) void unrolled(
@@ -87,12 +89,17 @@ struct Float32 : VectorTiles {
 template <class Format, class T> constexpr bool LANES_AS_THEY_LIE = false;
 template <> constexpr bool LANES_AS_THEY_LIE<Float32, float> = true;
 
-// Adds one tile's products: x [groups * PARTS, rows], blocks [groups, 16] -> sums [rows, 2 or 4, 16]. Scaled, by factors
+// Adds one tile's products: x [groups * PARTS, rows], blocks [groups, 16], `stride` lanes from a group to the next one ->
+// sums [rows, 2 or 4, 16]. Scaled, by factors
 // [rows, 2 or 4], the products are summed apart, and added when they were multiplied by the factor of their row and block.
+// After these weights come those at `next` in the first block's place, and the others' as far from it as here.
 template <class Format, int rows, int blocks, bool scaled>
-void tile_sums(const int32_t* x, const int32_t* const* block, int64_t groups, const float* factors, int32_t* sums) {
+void tile_sums(
+    const int32_t* x, const int32_t* const* block, const int32_t* next, int64_t groups, int64_t stride,
+    const float* factors, int32_t* sums
+) {
     using Vector = typename Format::Vector;
-    constexpr int vectors = blocks * BLOCK_VECTORS, columns = std::max(blocks, 2), stride = columns * BLOCK;
+    constexpr int vectors = blocks * BLOCK_VECTORS, columns = std::max(blocks, 2), width = columns * BLOCK;
     constexpr int parts = Format::PARTS;
     constexpr std::make_integer_sequence<int, rows> every_row{};
     constexpr std::make_integer_sequence<int, vectors> every_vector{};
@@ -102,28 +109,30 @@ void tile_sums(const int32_t* x, const int32_t* const* block, int64_t groups, co
     unrolled(every_row, [&](auto r) {
         unrolled(every_vector, [&](auto v) {
             if constexpr (scaled) sum[r][v] = Vector{};
-            else sum[r][v] = load_vector<Vector>(sums + r * stride + v * LANES);
+            else sum[r][v] = load_vector<Vector>(sums + r * width + v * LANES);
         });
     });
-    for (int64_t g = 0; g < groups; g++) {
+    const int64_t early = AHEAD_LANES * 2 / blocks / BLOCK * stride, end = groups * stride, jump = next - (at[0] + end);
+    for (int64_t place = 0; place < end; place += stride, x += parts * rows) {
+        const int64_t later = place + early + (place + early < end ? 0 : jump);
         // a loop and no lambda: GCC drops a call of one that does nothing but prefetch
 #pragma GCC unroll 4
-        for (int b = 0; b < blocks; b++) __builtin_prefetch(at[b] + g * BLOCK + AHEAD_LANES * 2 / blocks);
+        for (int b = 0; b < blocks; b++) __builtin_prefetch(at[b] + later, 0, SECOND_CACHE);
 #pragma GCC unroll 4
         for (int part = 0; part < parts; part++) {
             Vector weights[vectors];
             unrolled(every_vector, [&](auto v) {
-                weights[v] = Format::weights(part, at[v / BLOCK_VECTORS] + g * BLOCK, v % BLOCK_VECTORS);
+                weights[v] = Format::weights(part, at[v / BLOCK_VECTORS] + place, v % BLOCK_VECTORS);
             });
             unrolled(every_row, [&](auto r) {
-                const Vector lane = bits_of<Vector>(x[(g * parts + part) * rows + r] - Ints{});
+                const Vector lane = bits_of<Vector>(x[part * rows + r] - Ints{});
                 unrolled(every_vector, [&](auto v) { sum[r][v] = Format::dot(sum[r][v], weights[v], lane); });
             });
         }
     }
     unrolled(every_row, [&](auto r) {
         unrolled(every_vector, [&](auto v) {
-            int32_t* const to = sums + r * stride + v * LANES;
+            int32_t* const to = sums + r * width + v * LANES;
             if constexpr (scaled)
                 sum[r][v] = load_vector<Floats>(to) + sum[r][v] * factors[r * columns + v / BLOCK_VECTORS];
             std::memcpy(to, &sum[r][v], sizeof(Vector));
@@ -133,29 +142,30 @@ void tile_sums(const int32_t* x, const int32_t* const* block, int64_t groups, co
 
 template <class Format, bool scaled, int blocks, int least, int... i>
 inline void sum_rows(
-    int64_t rows, const int32_t* x, const int32_t* const* block, int64_t groups, const float* factors, int32_t* sums,
-    std::integer_sequence<int, i...>
+    int64_t rows, const int32_t* x, const int32_t* const* block, const int32_t* next, int64_t groups,
+    int64_t stride, const float* factors, int32_t* sums, std::integer_sequence<int, i...>
 ) {
-    static constexpr void (*by_rows[])(const int32_t*, const int32_t* const*, int64_t, const float*, int32_t*) = {
+    static constexpr decltype(&tile_sums<Format, least, blocks, scaled>) by_rows[] = {
         tile_sums<Format, least + i, blocks, scaled>...
     };
-    by_rows[rows - least](x, block, groups, factors, sums);
+    by_rows[rows - least](x, block, next, groups, stride, factors, sums);
 }
 
 // The same for any number of rows that a tile has, and two blocks.
 template <class Format, bool scaled>
 inline void sum_tile(
-    int64_t rows, const int32_t* x, const int32_t* const* block, int64_t groups, const float* factors, int32_t* sums
+    int64_t rows, const int32_t* x, const int32_t* const* block, const int32_t* next, int64_t groups,
+    int64_t stride, const float* factors, int32_t* sums
 ) {
     constexpr int wide = std::min(Format::TILE_ROWS, Format::FEW_ROWS);
     if constexpr (Format::FEW_ROWS > wide)
         if (rows > wide) {
             const auto counts = std::make_integer_sequence<int, Format::FEW_ROWS - wide>{};
-            sum_rows<Format, scaled, 1, wide + 1>(rows, x, block, groups, factors, sums, counts);
+            sum_rows<Format, scaled, 1, wide + 1>(rows, x, block, block[1], groups, stride, factors, sums, counts);
             const float* const others = scaled ? factors + 1 : nullptr;
-            return sum_rows<Format, scaled, 1, wide + 1>(rows, x, block + 1, groups, others, sums + BLOCK, counts);
+            return sum_rows<Format, scaled, 1, wide + 1>(rows, x, block + 1, next, groups, stride, others, sums + BLOCK, counts);
         }
-    sum_rows<Format, scaled, 2, 1>(rows, x, block, groups, factors, sums, std::make_integer_sequence<int, wide>{});
+    sum_rows<Format, scaled, 2, 1>(rows, x, block, next, groups, stride, factors, sums, std::make_integer_sequence<int, wide>{});
 }
 
 }  // namespace quire

@@ -1,9 +1,11 @@
 """The experts of a layer for CPUs: packed weights in float32 and bfloat16, all experts' products in one loop; float16,
 and what does not divide into blocks, an expert after the other through torch."""
 
+from typing import NamedTuple
+
 import torch
 
-from quire.kernels.cpu.linear.linear import ROW_BYTES, pack
+from quire.kernels.cpu.linear.linear import ROW_BYTES
 from quire.kernels.cpu.native import address, dtype_code, native
 from quire.kernels.experts.experts import ExpertGate, experts_reference
 from quire.kernels.experts.pack import is_blocked
@@ -12,26 +14,28 @@ from quire.kernels.linear.pack import BLOCK, PAIR
 GATES: dict[ExpertGate, int] = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "swigluoai": 3}
 """The library's numbers of the gates; see gate.hpp."""
 _WHOLE = {torch.float32: BLOCK, torch.bfloat16: PAIR * BLOCK}
-"""Inner and hidden sizes that divide into blocks are multiples of these."""
+"""Inner sizes that divide into blocks are multiples of these."""
 
 
 def pack_experts(gate_up: torch.Tensor, down: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """See kernels/experts/pack.py."""
     _, hidden, inner = down.shape
     whole = _WHOLE.get(gate_up.dtype)
-    if whole is None or hidden % whole or inner % whole:
+    if whole is None or hidden % (2 * BLOCK) or inner % whole:
         return gate_up, down
     return _blocked(gate_up), _blocked(down)
 
 
 def _blocked(weight: torch.Tensor) -> torch.Tensor:
     """Each expert's matrix packed, in the memory of the plain ones: one more is all that there is at a time."""
-    experts, outputs, inputs = weight.shape
-    pair = () if weight.dtype is torch.float32 else (PAIR,)
-    packed = weight.view(experts, outputs // BLOCK, inputs // (PAIR if pair else 1), BLOCK, *pair)
+    experts, outputs, _ = weight.shape
+    lanes = weight.view(torch.int32)
+    packed = lanes.view(experts, outputs // (2 * BLOCK), lanes.shape[2], 2, BLOCK)
     for expert in range(experts):
-        packed[expert] = pack(weight[expert])
-    return packed
+        halves = lanes[expert].view(2, -1, BLOCK, lanes.shape[2])
+        packed[expert] = halves.permute(1, 3, 0, 2).contiguous()  # apart: it is written where it is read
+    wide = packed.view(weight.dtype)
+    return wide if weight.dtype is torch.float32 else wide.view(*packed.shape, PAIR)
 
 
 def experts(
@@ -48,48 +52,23 @@ def experts(
     """See kernels/experts/experts.py."""
     if not is_blocked(gate_up):
         return experts_reference(x, ids, weights, gate_up, down, kind, first, gate_up_bias, down_bias)
-    inner = gate_up.shape[1] * BLOCK // 2
-    up, back = (gate_up, None, gate_up_bias), (down, None, down_bias)
-    return multiply(x, ids, weights, up, back, gate_up.shape[0], inner, kind, first)
-
-
-Matrices = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
-"""Blocked weights of all experts, the scales of 8-bit ones and the biases, for each output."""
-
-
-def multiply(
-    x: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    gate_up: Matrices,
-    down: Matrices,
-    num_experts: int,
-    inner: int,
-    kind: ExpertGate,
-    first: int,
-) -> torch.Tensor:
-    """The sum over experts first..first + num_experts - 1 of this inner size, whatever form their weights have."""
-    (num_tokens, hidden), k = x.shape, ids.shape[1]
+    (num_tokens, hidden), inner = x.shape, gate_up.shape[1] * BLOCK
     dtype, threads, library = dtype_code("x", x), torch.get_num_threads(), native()
-    pairs, places = torch.empty_like(ids), torch.empty_like(ids)
-    starts = ids.new_empty(num_experts + 1)
-    library.quire_sort_by_expert(
-        ids.data_ptr(), num_tokens, k, first, num_experts, pairs.data_ptr(), starts.data_ptr(), places.data_ptr()
-    )
-    opened, results = (x.new_empty((num_tokens * k, size)) for size in (inner, hidden))
-    out = torch.empty_like(x)
-    scratch = torch.empty(num_tokens * k * (4 * max(hidden, inner) + ROW_BYTES), dtype=torch.uint8)
+    sent = sort_by_expert(ids, first, gate_up.shape[0])
+    opened, results = (x.new_empty((ids.numel(), size)) for size in (inner, hidden))
+    scratch = torch.empty(ids.numel() * (4 * max(hidden, inner) + ROW_BYTES), dtype=torch.uint8)
     library.quire_experts_inner(
         dtype,
         x.data_ptr(),
-        pairs.data_ptr(),
-        starts.data_ptr(),
+        sent.pairs.data_ptr(),
+        sent.starts.data_ptr(),
         num_tokens,
-        num_experts,
-        k,
+        gate_up.shape[0],
+        ids.shape[1],
         hidden,
         inner,
-        *map(address, gate_up),
+        gate_up.data_ptr(),
+        address(gate_up_bias),
         GATES[kind],
         opened.data_ptr(),
         scratch.data_ptr(),
@@ -98,19 +77,54 @@ def multiply(
     library.quire_experts_outer(
         dtype,
         opened.data_ptr(),
-        pairs.data_ptr(),
-        starts.data_ptr(),
-        places.data_ptr(),
-        weights.data_ptr(),
+        sent.pairs.data_ptr(),
+        sent.starts.data_ptr(),
         num_tokens,
-        num_experts,
-        k,
+        gate_up.shape[0],
+        ids.shape[1],
         hidden,
         inner,
-        *map(address, down),
+        down.data_ptr(),
+        address(down_bias),
         results.data_ptr(),
-        out.data_ptr(),
         scratch.data_ptr(),
         threads,
+    )
+    return weighted_sum(results, sent, weights)
+
+
+class Sent(NamedTuple):
+    """Pairs of a token and one of its k places, expert after expert."""
+
+    pairs: torch.Tensor
+    """token * k + place, of those whose expert is here; int32 [T, k]."""
+    starts: torch.Tensor
+    """Places at which each expert's begin, and the last one's end; int32 [E + 1]."""
+    places: torch.Tensor
+    """The place of each pair among them, -1 for an expert that is elsewhere; int32 [T, k]."""
+
+
+def sort_by_expert(ids: torch.Tensor, first: int, num_experts: int) -> Sent:
+    """ids int32 [T, k]; here lie the experts first..first + num_experts - 1."""
+    sent = Sent(torch.empty_like(ids), ids.new_empty(num_experts + 1), torch.empty_like(ids))
+    pairs, starts, places = (one.data_ptr() for one in sent)
+    native().quire_sort_by_expert(ids.data_ptr(), *ids.shape, first, num_experts, pairs, starts, places)
+    return sent
+
+
+def weighted_sum(results: torch.Tensor, sent: Sent, weights: torch.Tensor) -> torch.Tensor:
+    """results [T * k, H] in the order of the pairs, weights float32 [T, k] -> [T, H]."""
+    (num_tokens, k), hidden = weights.shape, results.shape[1]
+    out = results.new_empty((num_tokens, hidden))
+    native().quire_experts_sum(
+        dtype_code("results", results),
+        results.data_ptr(),
+        sent.places.data_ptr(),
+        weights.data_ptr(),
+        num_tokens,
+        k,
+        hidden,
+        out.data_ptr(),
+        torch.get_num_threads(),
     )
     return out
