@@ -1,11 +1,13 @@
 """8-bit floats with a scale for each 128 outputs by 128 inputs, as the checkpoint holds them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import nn
 
+from quire.kernels.experts.coded import Coded, CodedMatrices
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear_f8 import BLOCK, F8
 from quire.kernels.linear.linear_f8_blocks import (
@@ -63,6 +65,15 @@ class F8BlocksScheme(Scheme):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         packed, scale = layer.stored("packed"), layer.stored("scale")
         return norm_linear_f8_blocks(x, residual, norm_weight, eps, packed, scale, bias, gate, self.activations)
+
+    def coded(
+        self, layers: Sequence[ShardedModule], biases: Sequence[torch.Tensor | None], outputs: int, inputs: int
+    ) -> CodedMatrices | None:
+        each = [
+            Coded(layer.stored("packed"), layer.stored("scale"), bias=bias)
+            for layer, bias in zip(layers, biases, strict=True)
+        ]
+        return CodedMatrices("f8_blocks", outputs, inputs, tuple(each), self.activations)
 
     def joins_gate(self, device_type: str) -> bool:
         return self.activations != "none" and gated_linear_f8_blocks.has_form(device_type)

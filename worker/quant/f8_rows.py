@@ -1,10 +1,12 @@
 """8-bit floats with a scale for each output: read from the checkpoint, or made when the model is loaded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from quire.kernels.experts.coded import Coded, CodedMatrices
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear_f8 import F8, Activations, gated_linear_f8, linear_f8, norm_linear_f8, pack, quantize
 from quire.worker.quant.scheme import Scheme
@@ -67,6 +69,17 @@ class F8RowsScheme(Scheme):
         packed, scale = layer.stored("packed"), layer.stored("scale")
         inputs = layer._parameters.get("input_scale")
         return norm_linear_f8(x, residual, norm_weight, eps, packed, scale, bias, gate, self.activations, inputs)
+
+    def coded(
+        self, layers: Sequence[ShardedModule], biases: Sequence[torch.Tensor | None], outputs: int, inputs: int
+    ) -> CodedMatrices | None:
+        if self.bound is not None:
+            return None
+        each = [
+            Coded(layer.stored("packed"), layer.stored("scale"), None, layer._parameters.get("input_scale"), bias)
+            for layer, bias in zip(layers, biases, strict=True)
+        ]
+        return CodedMatrices("f8", outputs, inputs, tuple(each), self.activations)
 
     def joins_gate(self, device_type: str) -> bool:
         return self.activations != "none" and self.bound is None and gated_linear_f8.has_form(device_type)

@@ -1,11 +1,13 @@
 """Codes of 4 to 8 bits with a scale for each output and group of inputs: read, or made when the model is loaded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import torch
 from torch import nn
 
+from quire.kernels.experts.coded import Coded, CodedMatrices
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.embed_groups import embed_groups
 from quire.kernels.linear.linear_groups import linear_groups, norm_linear_groups, pack, pack_scale
@@ -128,6 +130,24 @@ class GroupsScheme(Scheme):
         weight, unit = (packed, scale, offset, bias), layer._parameters.get("unit")
         how = (form.bits, form.activations, unit, form.table)
         return norm_linear_groups(x, residual, norm_weight, eps, *weight, gate, *how)
+
+    def coded(
+        self, layers: Sequence[ShardedModule], biases: Sequence[torch.Tensor | None], outputs: int, inputs: int
+    ) -> CodedMatrices | None:
+        form = self.form
+        if form.order:
+            return None
+        each = [
+            Coded(
+                layer.stored("packed"),
+                layer.stored("scale"),
+                layer._parameters.get("offset"),
+                layer._parameters.get("unit"),
+                bias,
+            )
+            for layer, bias in zip(layers, biases, strict=True)
+        ]
+        return CodedMatrices("groups", outputs, inputs, tuple(each), form.activations, form.bits, form.table)
 
     def look_up(
         self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype

@@ -1,11 +1,13 @@
 """8-bit integers, a scale for each output and for each row that is run: read, or made when the model is loaded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import nn
 
+from quire.kernels.experts.coded import Coded, CodedMatrices
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.embed_groups import embed_groups
 from quire.kernels.linear.linear_int8 import (
@@ -72,6 +74,15 @@ class Int8Scheme(Scheme):
 
     def apply_gated(self, layer: ShardedModule, x: torch.Tensor, kind: Gate, bias: torch.Tensor | None) -> torch.Tensor:
         return gated_linear_int8(x, kind, layer.stored("packed"), layer.stored("scale"), bias)
+
+    def coded(
+        self, layers: Sequence[ShardedModule], biases: Sequence[torch.Tensor | None], outputs: int, inputs: int
+    ) -> CodedMatrices | None:
+        each = [
+            Coded(layer.stored("packed"), layer.stored("scale"), bias=bias)
+            for layer, bias in zip(layers, biases, strict=True)
+        ]
+        return CodedMatrices("int8", outputs, inputs, tuple(each))
 
     def look_up(
         self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype

@@ -1,11 +1,12 @@
 """A scheme stores and multiplies the weights of linear layers: one object for all layers that are stored alike."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
 
+from quire.kernels.experts.coded import CodedMatrices
 from quire.kernels.linear.activation import Gate, gated_activation
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
@@ -78,6 +79,15 @@ class Scheme(ABC):
     def apply_gated(self, layer: ShardedModule, x: torch.Tensor, kind: Gate, bias: torch.Tensor | None) -> torch.Tensor:
         """The product over the gated activation of x [T, 2 * inputs]. Left out: one operation after the other."""
         return self.apply(layer, gated_activation(x, kind), bias)
+
+    def coded(
+        self, layers: Sequence[ShardedModule], biases: Sequence[torch.Tensor | None], outputs: int, inputs: int
+    ) -> CodedMatrices | None:
+        """Matrices [outputs, inputs] of experts, `layers` of this scheme that are filled, as one operation takes all.
+
+        Left out, or None: each needs a product of its own.
+        """
+        return None
 
     def look_up(
         self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from quire.worker.config import WorkerConfig
-from quire.worker.quant.form import DENSE, ON_TAPES, F8Rows, Form, Groups
+from quire.worker.quant.form import BLOCK, DENSE, ON_TAPES, F8Blocks, F8Rows, Form, Groups
 from quire.worker.quant.plan import EXPERT, Plan, Shape
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
@@ -42,8 +42,8 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
     matrices = sizes.count(spec, 1 if sizes.indivisible(spec, size) else size).matrices
     return (
         _untaped_form(plan)
-        or ("Python leads tokens to quantized experts" if plan.of_experts else "")
         or _untaped_experts(spec, dtype, size)
+        or (_untaped_coded_experts(spec, plan, matrices, size) if plan.of_experts else "")
         or _untaped_part(plan, matrices)
         or (_untaped_dense(spec, dtype, size) if _has_dense(plan, matrices) else "")
     )
@@ -80,8 +80,25 @@ def _untaped_experts(spec: ModelSpec, dtype: str, size: int) -> str:
         return f"torch widens the inputs of a router in float32 from {dtype}"
     whole = INPUTS_OF_BF16 if dtype == "bfloat16" else OUTPUTS
     for one in spec.experts:
-        if odd := next((width for width in (spec.hidden_size, one.shares(0, size)[1].length) if width % whole), 0):
-            return f"torch multiplies experts of {odd} outputs or inputs, no multiple of {whole}"
+        for width, least in ((spec.hidden_size, 2 * OUTPUTS), (one.shares(0, size)[1].length, whole)):
+            if width % least:
+                return f"torch multiplies experts of {width} outputs or inputs, no multiple of {least}"
+    return ""
+
+
+def _untaped_coded_experts(spec: ModelSpec, plan: Plan, matrices: Iterable[str], size: int) -> str:
+    """The reason why Python leads tokens to quantized experts; empty: their products are native calls."""
+    own = [path for path in matrices if EXPERT in path]
+    for forms in (
+        {plan.form(path) for path in own if path.endswith(".down")},
+        {plan.form(path) for path in own if not path.endswith(".down")},
+    ):
+        if len(forms) != 1 or DENSE in forms:
+            return "Python leads tokens to experts of several forms"
+        if F8Blocks.name in {form.name for form in forms}:
+            for one in spec.experts:
+                if (length := one.shares(0, size)[1].length) % BLOCK:
+                    return f"gates and up of {length} outputs, no multiple of {BLOCK}, have products of their own"
     return ""
 
 

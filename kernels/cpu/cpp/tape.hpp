@@ -6,6 +6,7 @@
 
 #include "activation.hpp"
 #include "attention.hpp"
+#include "coded_experts.hpp"
 #include "columns.hpp"
 #include "embed_groups.hpp"
 #include "embedding.hpp"
@@ -59,7 +60,10 @@ QUIRE_NOTED(quire_add_shared)
 QUIRE_NOTED(quire_all_reduce)
 QUIRE_NOTED(quire_embed_groups)
 QUIRE_NOTED(quire_embed_shard)
+QUIRE_NOTED(quire_experts_f8)
+QUIRE_NOTED(quire_experts_groups)
 QUIRE_NOTED(quire_experts_inner)
+QUIRE_NOTED(quire_experts_int8)
 QUIRE_NOTED(quire_experts_outer)
 QUIRE_NOTED(quire_experts_sum)
 QUIRE_NOTED(quire_gated_activation)

@@ -2,6 +2,8 @@
 
 import torch
 
+from quire.kernels.experts.coded import Coded, CodedMatrices
+from quire.kernels.experts.route import NOWHERE
 from quire.kernels.linear import linear_f8, linear_f8_blocks, linear_groups, linear_int8
 from quire.kernels.linear.code_tables import numbers
 
@@ -208,3 +210,32 @@ def coded_layer(form, outputs, inputs, seed=0):
         case ["groups", bits, beside, size]:
             return Groups(outputs, inputs, seed, (int(bits), beside, way), inputs if size == "row" else int(size))
     return Int8(outputs, inputs, seed)
+
+
+HIDDEN, INNER, COUNT = 256, 128, 3
+"""Sizes of experts, and how many there are."""
+
+
+def coded_matrices(form, outputs, inputs, dtype, biased, seed):
+    """The matrix of each expert, in one of the FORMS."""
+    layers = [coded_layer(form, outputs, inputs, seed + number) for number in range(COUNT)]
+    kind = "int8" if form == "int8" else "_".join(form.split()[:2]).removesuffix("_rows")
+    biases = [random(outputs, seed=seed + number, dtype=dtype) if biased else None for number in range(COUNT)]
+    if kind == "int8" or kind.startswith("f8"):
+        units = [layer.how[1] if kind == "f8" else None for layer in layers]
+        each = [Coded(*layer.weight, None, unit, bias) for layer, unit, bias in zip(layers, units, biases, strict=True)]
+        return CodedMatrices(kind, outputs, inputs, tuple(each), layers[0].how[0] if layers[0].how else "token")
+    each = [Coded(*layer.weight, layer.unit, bias) for layer, bias in zip(layers, biases, strict=True)]
+    bits, way, _, table = layers[0].how
+    return CodedMatrices("groups", outputs, inputs, tuple(each), way, bits, table)
+
+
+def draw_experts(form, tokens, k, dtype, biased=False, seed=0):
+    """x, ids, weights, gate_up, down; of the tokens one is padding, and one expert gets none."""
+    generator = torch.Generator().manual_seed(seed)
+    x = (torch.randn((tokens, HIDDEN), generator=generator) / 64).to(dtype)
+    ids = torch.rand((tokens, COUNT - 1), generator=generator).argsort(1)[:, :k].int().contiguous()
+    ids[1:2] = NOWHERE
+    gate_up = coded_matrices(form, 2 * INNER, HIDDEN, dtype, biased, seed)
+    down = coded_matrices(form, HIDDEN, INNER, dtype, biased, seed + 50)
+    return x, ids, torch.rand((tokens, k), generator=generator), gate_up, down

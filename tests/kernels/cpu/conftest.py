@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 FORMS = (
     "attention",
     "encoder_attention",
+    "experts.coded",
     "experts.experts",
     "experts.route",
     "experts.shared",

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from coded_layers import DTYPES, FORMS, GROUPS, coded_layer, random, same
+from coded_layers import DTYPES, FORMS, GROUPS, coded_layer, draw_experts, random, same
 
 from quire.kernels.attention.attention import AttentionRule, paged_attention
 from quire.kernels.cpu.arena import Arena
 from quire.kernels.cpu.tape import NotNativeError, record
+from quire.kernels.experts.coded import coded_experts
 from quire.kernels.experts.experts import experts
 from quire.kernels.experts.pack import pack_experts
 from quire.kernels.experts.route import Routing, route
@@ -131,6 +132,17 @@ def test_threads_that_come_late_to_a_layer_find_its_loops_as_they_were(threads, 
             assert torch.equal(replayed, run(rows))
             assert replayed.isfinite().all()
             threads(4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@torch.inference_mode()
+def test_a_tape_of_coded_experts_serves_every_step_that_is_no_larger(threads, form):
+    x, ids, weights, gate_up, down = draw_experts(form, 9, 2, torch.bfloat16)
+    threads(2)
+    tape = record(lambda: coded_experts(x, ids, weights, gate_up, down, "silu", 0), 9, 1)
+    for rows in (9, 1, 4):
+        wanted = coded_experts(x[:rows], ids[:rows], weights[:rows], gate_up, down, "silu", 0)
+        assert torch.equal(tape.replay(rows, 1), wanted)
 
 
 def test_an_arena_gives_out_a_block_again_once_no_view_of_it_is_held():

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,10 +191,24 @@ def test_what_the_plan_counts_is_what_lies_in_memory(name, folders):
     assert sum(counted.values()) == load(stored).weight_bytes
 
 
-def test_steps_of_quantized_experts_are_no_tape(folders):
+def test_steps_of_experts_that_are_stored_alike_are_a_tape(folders):
     stored, _ = folders("a router in whole blocks", "fp8 rows")
     config, spec = config_of(stored), read_spec(stored)
-    assert untaped(config, spec, "float32", read_plan(config, spec)) == "Python leads tokens to quantized experts"
+    plan = read_plan(config, spec)
+    assert untaped(config, spec, "float32", plan) == ""
+    some = {path: form for path, form in plan.forms.items() if ".experts.0." not in path}
+    reason = untaped(config, spec, "float32", replace(plan, forms=some))
+    assert reason == "Python leads tokens to experts of several forms"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_all_experts_in_one_call_give_what_each_gives_by_itself(name, folders):
+    stored, _ = folders("a router in whole blocks", name)
+    decoder = load(stored)
+    x, ids, weights = sent(decoder.spec.hidden_size, 16)
+    for layer in routed(decoder):
+        apart = sum_of_experts(x, ids, weights, layer.own, lambda number, tokens, of=layer: of[number](tokens))
+        torch.testing.assert_close(layer(x, ids, weights), apart, atol=2e-3, rtol=2e-2)
 
 
 @pytest.mark.parametrize("name", ["fp8 rows", "awq"])
