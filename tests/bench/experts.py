@@ -4,13 +4,14 @@
 
 The model is Qwen3-30B-A3B's shape scaled down to about 100 M parameters that a token meets: 12 layers of 128 experts,
 8 for each token, random weights. In a turn come the machine's read bandwidth, a sequence that decodes alone, 16 that
-decode together, and the same 16 by transformers; everything runs in this process, ours by a worker's own runner. What
-else the machine does slows all of a turn, so shares and ratios are of a turn's own figures. Prints each turn and, last,
-one JSON object.
+decode together, and the same 16 by transformers; everything runs in this process, ours by a worker's own runner, in a
+worker's environment: the weights lie in huge pages, and so does what is read for the bandwidth. What else the machine
+does slows all of a turn, so shares and ratios are of a turn's own figures. Prints each turn and, last, one JSON object.
 """
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from peers.steps import BLOCK_SIZE, LENGTH, SEQUENCES, STEPS, run
 
 from quire.deploy.bench.report.report import commit, machine
+from quire.deploy.supervisor.process import WORKER_ENVIRONMENT
 from quire.kernels.bench.ceilings import measure
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
@@ -135,4 +137,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if not WORKER_ENVIRONMENT.items() <= os.environ.items():  # the C library reads it when a process starts
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | WORKER_ENVIRONMENT)
     main()
