@@ -71,7 +71,9 @@ def test_whole_prompts_chunks_and_cached_blocks_give_the_tokens_of_transformers(
     rows = engine.generate(some, 8, chunk=3)
     same(rows, expected)
     last = rows[-1]
-    second = type(last)(list(some[-1]), 40, last.blocks[:5])
+    tables = zip((last.blocks, *last.in_others), engine.cache.layout.block_sizes, strict=True)
+    first, *others = (blocks[: 32 // size] for blocks, size in tables)
+    second = type(last)(list(some[-1]), 32, first, others)
     while len(second.tokens) < len(last.tokens):
         engine.step([(second, min(5, len(second.tokens) - second.num_computed))])
     same([second], expected[-1:])
