@@ -36,8 +36,8 @@ from quire.worker.weights.parts import ModelError
 
 Section = dict[str, str | int]
 OTHERS: Final = (
-    "by the modules of transformers with --model-impl auto: decoders that keep no state and need no code of their own; "
-    "name a MODEL, and it is looked at"
+    "by the modules of transformers with --model-impl auto: decoders and encoders that keep no state and "
+    "need no code of their own; name a MODEL, and it is looked at"
 )
 
 

@@ -6,7 +6,7 @@ that a short prompt sees their ends; it runs in two steps, so that modules which
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
@@ -44,11 +44,19 @@ def run(
     """Raises ModelError for modules that ours run otherwise. All ranks call it; `model`: a `LibraryModel`."""
     _log.info("modules of %s run %s: %s", spec.library, spec.architecture, spec.reason)
     longest = min(config.max_num_batched_tokens, (config.max_model_len or spec.max_model_len) // 2)
-    steps = min(FIRST, longest), min(SECOND, longest)
+    steps: tuple[int, ...] = min(FIRST, longest), min(SECOND, longest)
+    narrow: AbstractContextManager[None] = _narrow(model.trunk)
+    copies = 1
+    if spec.looks_ahead:  # whole prompts beside each other, which the ends of their windows are in
+        copies = min(2, config.max_num_seqs, longest)
+        widest = max(one.window or 0 for one in spec.attentions)
+        steps, narrow = (min(widest + sum(steps), longest // copies),), nullcontext()
     tokens = [number * STRIDE % spec.vocab_size for number in range(1, sum(steps) + 1)]
-    with refusing(device, "a trial of the library's modules", "step"), torch.inference_mode(), _narrow(model.trunk):
-        expected = _by_library(model, tokens, device)
-        found = _by_ours(config, spec, model, tokens, steps, dtype, device, groups)
+    if spec.first_position:  # padding has no position of its own
+        tokens = [token if token != spec.first_position - 1 else token + 1 for token in tokens]
+    with refusing(device, "a trial of the library's modules", "step"), torch.inference_mode(), narrow:
+        expected = _by_library(model, tokens, device).repeat(copies, 1)
+        found = _by_ours(config, spec, model, [tokens] * copies, steps, dtype, device, groups)
         if spec.pooling is None:
             expected, found = model.logits(expected), model.logits(found)
     expected, found = expected.float(), found.float()
@@ -87,7 +95,7 @@ def _by_library(model: Any, tokens: list[int], device: Device) -> torch.Tensor:
     trunk.config._attn_implementation = "eager"
     try:
         ids = torch.tensor([tokens], device=device.torch)
-        positions = torch.arange(count, device=device.torch)[None]
+        positions = None if model.spec.looks_ahead else torch.arange(count, device=device.torch)[None]
         hidden: torch.Tensor = trunk(input_ids=ids, position_ids=positions, use_cache=False)[0][0]
     finally:
         trunk.config._attn_implementation = ours
@@ -98,28 +106,39 @@ def _by_ours(
     config: WorkerConfig,
     spec: LibrarySpec,
     model: Any,
-    tokens: list[int],
-    steps: tuple[int, int],
+    prompts: list[list[int]],
+    steps: tuple[int, ...],
     dtype: torch.dtype,
     device: Device,
     groups: Groups,
 ) -> torch.Tensor:
-    """The same by the runner, in two steps."""
+    """The same by the runner, of prompts of one length that run side by side in so many steps."""
     narrow = tuple(replace(one, window=NARROW if _is_wide(one.window) else one.window) for one in spec.attentions)
     spec = replace(spec, attentions=narrow)
     layout = kv_layout(spec.kv_layers(config.tensor_parallel_size), config.block_size, dtype)
-    cache = KVCache(layout, layout.blocks_for(len(tokens)), device.torch)
-    runner = build_runner(config, spec, model, cache, len(tokens), device, groups.reports)
+    length = len(prompts[0])
+    cache = KVCache(layout, len(prompts) * layout.blocks_for(length), device.torch)
+    runner = build_runner(config, spec, model, cache, length, device, groups.reports)
     seen: list[torch.Tensor] = []
     hook = model.trunk.register_forward_hook(lambda _module, _inputs, out: seen.append(out[0][0].clone()))
-    tables, first = [], 0
-    for block_size in layout.block_sizes:
-        last = first - (-len(tokens) // block_size)
-        tables.append(ints(range(first, last)))
-        first = last
-    admit = Admit(0, ints(tokens), len(tokens), 0, 0, GREEDY, tuple(tables))
-    runner.collect(runner.launch(StepPlan(0, 0, b"", ints([0]), ints([steps[0]]), b"\0", admits=(admit,))))
-    runner.collect(runner.launch(StepPlan(0, 0, b"", ints([0]), ints([steps[1]]), b"\1")))
+    admits, slots = _admitted(prompts, layout.block_sizes), ints(range(len(prompts)))
+    for number, count in enumerate(steps):
+        counts, ends = ints([count] * len(prompts)), bytes([number == len(steps) - 1] * len(prompts))
+        plan = StepPlan(0, 0, b"", slots, counts, ends, admits=() if number else admits)
+        runner.collect(runner.launch(plan))
     hook.remove()
     runner.close()
     return torch.cat(seen)
+
+
+def _admitted(prompts: list[list[int]], block_sizes: tuple[int, ...]) -> tuple[Admit, ...]:
+    """Each prompt in a slot, with blocks of its own in every KV group."""
+    found, first = [], 0
+    for slot, tokens in enumerate(prompts):
+        tables = []
+        for block_size in block_sizes:
+            last = first - (-len(tokens) // block_size)
+            tables.append(ints(range(first, last)))
+            first = last
+        found.append(Admit(slot, ints(tokens), len(tokens), 0, 0, GREEDY, tuple(tables)))
+    return tuple(found)

@@ -38,7 +38,6 @@ from quire.worker.quant.plan import Plan
 from quire.worker.quant.scheme import SchemeFor
 from quire.worker.quant.select import kept_activations, schemes_of
 from quire.worker.specs.encoder_pages import small_steps
-from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.kv_split import CONTEXT
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.needs import refuse_calculation
@@ -167,9 +166,9 @@ def _stored_scales(
 
     Raises CheckpointError, and ModelError for a calculation of what the cache does not have.
     """
-    if isinstance(spec, EncoderSpec) or not layout.groups[0].is_scaled:
+    if spec.whole_prompts or not layout.groups[0].is_scaled:
         if config.calculate_kv_scales:
-            raise refuse_calculation("" if isinstance(spec, EncoderSpec) else layout.groups[0].dtype_name)
+            raise refuse_calculation("" if spec.whole_prompts else layout.groups[0].dtype_name)
         return None
     if config.calculate_kv_scales:
         return None

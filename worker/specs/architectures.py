@@ -148,7 +148,6 @@ _BARE: Final = {f"{name}Model": _STATED[f"{row}ForCausalLM"] for name, row in LA
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(_STATED | _BARE | _HEADED | _TOKEN_HEADED)
 
 _OWN_CODE: Final = "is code of its own, which is never run"
-_WINDOWS: Final = "has layers whose tokens see a window on both sides, which no attention here does"
 _REWARD: Final = (
     "and in no library that its rewards could be held against; use a …ForSequenceClassification or "
     "…ForTokenClassification with --task reward"
@@ -164,10 +163,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         },
         **{f"JinaBert{what}": f"(jina-embeddings-v2) {_OWN_CODE}; {_ENCODER}" for what in ("Model", "ForMaskedLM")},
         "XLMRobertaLoRA": f"(jina-embeddings-v3) {_OWN_CODE}; {_ENCODER}",
-        **{
-            f"ModernBert{what}": f"{_WINDOWS}; {_ENCODER}"
-            for what in ("Model", "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
-        },
+        "ModernBertForMaskedLM": "fills masks, which nothing here does; state ModernBertModel as its architecture",
         "BgeM3EmbeddingModel": "makes sparse and ColBERT vectors, which are not served; leave it out for dense ones",
     }
 )

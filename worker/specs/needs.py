@@ -10,7 +10,6 @@ from quire.worker.quant.form import DENSE, Form
 from quire.worker.quant.plan import Plan
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_pages import no_page, num_pages, page_bytes
-from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.in_words import layers_in_words
 from quire.worker.specs.kinds.normalization import largest_image
 from quire.worker.specs.kv_split import CONTEXT, Split, split
@@ -256,7 +255,7 @@ def shortages(config: WorkerConfig, needs: Fit, place: Place) -> list[str]:
             f"model: its weights take {format_bytes(weights)} in {needs.dtype}, and there are "
             f"{format_bytes(memory)}{share}"
         )
-    if found or needs.kv_tokens is None or isinstance(needs.spec, EncoderSpec):
+    if found or needs.kv_tokens is None or needs.spec.whole_prompts:
         return found
     held = needs.kv_tokens
     if not held or (config.max_model_len and held < config.max_model_len):

@@ -54,7 +54,7 @@ def read_spec(
         spec = spec.dealing
     if config.get(TOKENS) is not None and task not in ("generate", "embed"):
         return _with_token_head(spec, config, Path(tokenizer) if tokenizer else model_dir, task)
-    can_generate = not isinstance(spec, EncoderSpec) and spec.architecture.endswith(GENERATORS)
+    can_generate = not spec.whole_prompts and spec.architecture.endswith(GENERATORS)
     if task == "generate" and not can_generate:
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
     if can_generate and (task == "generate" or (task == "auto" and not (model_dir / MODULES).exists())):
@@ -62,11 +62,12 @@ def read_spec(
     shape = head_shape(spec) if isinstance(spec, LibrarySpec) else ARCHITECTURES[spec.architecture].classifier
     if task in HEAD_TASKS or (task in ("auto", "pooling") and shape is not None):
         head = read_head(config, spec.architecture, shape, task)
-        return replace(spec, head=head, pooling="cls" if isinstance(spec, EncoderSpec) else "last")
+        pooling = spec.head_pooling if isinstance(spec, LibrarySpec) else None
+        return replace(spec, head=head, pooling=pooling or ("cls" if isinstance(spec, EncoderSpec) else "last"))
     if isinstance(spec, EncoderSpec):
         return replace(spec, pooling=read_pooling(model_dir, spec.pooling))
-    pooling = read_pooling(model_dir, "last")
-    if pooling == "cls":
+    pooling = read_pooling(model_dir, "cls" if spec.whole_prompts else "last")
+    if pooling == "cls" and not spec.whole_prompts:
         raise ModelError("pooling_mode", "the first token of a decoder has seen nothing else; supported: mean, last")
     return replace(spec, pooling=pooling)
 

@@ -34,6 +34,22 @@ CLASSIFIERS = {
     "DeepseekV3ForSequenceClassification": MODELS["DeepseekV3ForCausalLM"],
 }
 """Heads called score and classifier, one with a bias."""
+BOTH_WAYS = BASE | {"num_key_value_heads": 4}
+TYPES = {"type_vocab_size": 2}
+ENCODERS = {
+    "ElectraModel": BOTH_WAYS | TYPES,
+    "DistilBertModel": {"dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4, "vocab_size": 320},
+    "CamembertModel": BOTH_WAYS | {"pad_token_id": 4},
+    "ModernBertModel": BOTH_WAYS | {"local_attention": 16, "global_attn_every_n_layers": 3},
+    "EuroBertModel": BASE,
+    "AlbertModel": BOTH_WAYS | {"embedding_size": 32},
+    "ElectraForSequenceClassification": BOTH_WAYS | TYPES | LABELS,
+    "ErnieForSequenceClassification": BOTH_WAYS | TYPES | LABELS,
+    "ModernBertForSequenceClassification": BOTH_WAYS | LABELS | {"local_attention": 16, "classifier_pooling": "mean"},
+    "ModernBertForTokenClassification": BOTH_WAYS | LABELS | {"local_attention": 16},
+    "XLMRobertaXLForTokenClassification": BOTH_WAYS | LABELS | {"pad_token_id": 1},
+}
+"""Positions behind that of padding, windows, grouped heads, a width of embeddings, poolers, and heads of each kind."""
 EMBEDDERS = {
     "ArceeModel": BASE,
     "GPT2Model": MODELS["GPT2LMHeadModel"],
@@ -70,12 +86,18 @@ def vectors(driver):
     return [np.frombuffer(one, np.float32) for one in (*found, again)]
 
 
-def by_library(folder):
-    """The first result of the model's own class for each prompt."""
+def by_library(folder, second_texts=None):
+    """The first result of the model's own class for each prompt; `second_texts`: as in `Admit`."""
     kind = getattr(transformers, json.loads((folder / "config.json").read_text())["architectures"][0])
     model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    with torch.inference_mode():
-        return [model(torch.tensor([prompt]))[0][0].numpy() for prompt in PROMPTS]
+    found = []
+    for prompt, second in zip(PROMPTS, second_texts or [0] * len(PROMPTS), strict=True):
+        types = torch.tensor([[int(0 < second <= at) for at in range(len(prompt))]])
+        with torch.inference_mode():
+            found.append(
+                model(torch.tensor([prompt]), **({"token_type_ids": types} if second_texts else {}))[0][0].numpy()
+            )
+    return found
 
 
 @pytest.mark.parametrize("architecture", CLASSIFIERS)
@@ -99,6 +121,30 @@ def test_a_model_without_a_head_gives_the_last_state_of_transformers(architectur
     expected = by_library(tmp_path)
     for ours, theirs in zip(vectors(driver), [*expected, expected[2]], strict=True):
         np.testing.assert_allclose(ours, theirs[-1], atol=5e-5)
+
+
+@pytest.mark.parametrize("architecture", ENCODERS)
+def test_texts_that_are_read_in_both_directions_give_what_they_give_in_transformers(architecture, tmp_path, drive_of):
+    write(tmp_path, architecture, ENCODERS[architecture])
+    driver = drive_of(tmp_path)
+    assert (driver.facts.whole_prompts, driver.facts.kv_bytes) == (True, 0)
+    second_texts = [4, 0, 3] if "type_vocab_size" in ENCODERS[architecture] else None
+    for slot, prompt in enumerate(PROMPTS):
+        driver.scribe.admit(slot, prompt, second_text=0 if second_texts is None else second_texts[slot])
+    result = driver.run([(slot, len(prompt)) for slot, prompt in enumerate(PROMPTS)])
+    for ours, theirs in zip(result.embeddings, by_library(tmp_path, second_texts), strict=True):
+        wanted = theirs[0] if architecture.endswith("Model") else theirs.ravel()
+        np.testing.assert_allclose(np.frombuffer(ours, np.float32), wanted, atol=5e-5)
+
+
+def test_tokens_of_a_decoder_get_the_labels_of_transformers(tmp_path, drive_of):
+    write(tmp_path, "ArceeForTokenClassification", BASE | LABELS)
+    driver = drive_of(tmp_path)
+    for slot, prompt in enumerate(PROMPTS):
+        driver.scribe.admit(slot, prompt)
+    result = driver.run([(slot, len(prompt)) for slot, prompt in enumerate(PROMPTS)])
+    for ours, theirs in zip(result.embeddings, by_library(tmp_path), strict=True):
+        np.testing.assert_allclose(np.frombuffer(ours, np.float32), theirs.ravel(), atol=5e-5)
 
 
 def test_heads_that_a_checkpoint_has_and_the_task_does_without_are_left_out(tmp_path, drive_of):
@@ -128,6 +174,9 @@ def test_the_head_is_float32_whatever_the_model_is(tmp_path, drive_of):
         ("ViTModel", "reads no text"),
         ("Qwen3VLVisionModel", "is no table"),
         ("T5Model", "interface for attention"),
+        ("AlbertForSequenceClassification", "reads what its trunk pools by itself"),
+        ("EuroBertForSequenceClassification", "classifier_pooling: 'late' is not served"),
+        ("OpenAIPrivacyFilterForTokenClassification", "a cap or a sink of scores|not served"),
     ],
 )
 def test_what_makes_no_vectors_of_texts_is_refused_by_name(architecture, message, tmp_path):

@@ -12,6 +12,7 @@ from quire.kernels.attention.attention import AttentionRule, paged_attention
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.worker.batch import ForwardBatch
 from quire.worker.memory.kv_cache import KVCache
+from quire.worker.models.library.both_ways import attend_both_ways
 
 NAME: Final = "quire"
 """The name of ours in the library's table. Its table of masks has no such name, so none is built."""
@@ -25,6 +26,8 @@ class Calls:
     """
 
     rank: int
+    looks_ahead: bool = False
+    """Every token sees all of its prompt, and nothing is cached."""
     step: tuple[ForwardBatch, KVCache, torch.Tensor, torch.Tensor] | None = None
     """Its batch, the cache, and a rotation by nothing: heads come rotated."""
     number: int = 0
@@ -57,6 +60,9 @@ def attend(
     calls: Calls = module.__dict__[NAME]
     assert calls.step is not None
     batch, cache, cos, sin = calls.step
+    scale = query.shape[3] ** -0.5 if scaling is None else float(scaling)
+    if calls.looks_ahead:
+        return attend_both_ways(query, key, value, batch.groups[0].attention, scale, sliding_window), None
     keys, values, key_scale, value_scale, group = cache.layers[calls.number]
     calls.number += 1
     rows = batch.groups[group]
@@ -65,7 +71,7 @@ def attend(
     if width < head_dim:
         value = pad(value, (0, head_dim - width))
     heads = torch.cat([one[0].transpose(0, 1) for one in (query, key, value)], 1).view(num_tokens, -1)
-    rule = AttentionRule(head_dim**-0.5 if scaling is None else float(scaling), sliding_window, softcap)
+    rule = AttentionRule(scale, sliding_window, softcap)
     grouped = rope_store_kv(heads, cos, sin, keys, values, rows.slot_mapping, None, None, 0.0, key_scale, value_scale)
     sinks = None
     if s_aux is not None:  # which a rank has of all heads, whatever its share of them is

@@ -5,26 +5,37 @@ Prints one JSON object: the fields of a `LibrarySpec`, or {"field", "message"} o
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 from transformers.utils import logging
 
-from quire.worker.fields import Config, architecture_of, checkpoint_dtype, read_config, read_generation, token_ids
+from quire.worker.fields import (
+    Config,
+    architecture_of,
+    checkpoint_dtype,
+    read_config,
+    read_generation,
+    shown,
+    token_ids,
+)
 from quire.worker.models.library.build import DECLARED, linear_modules, own_tensors, path_of, staying_modules
 from quire.worker.models.library.modules import LIBRARY, Modules, Parts, build_modules, find_class, read_library_config
 from quire.worker.models.library.plan import EXPERTS, dealt, style_of, undivided
 from quire.worker.models.library.stored import Stored, ignored_names, pattern_of, stored_names, target_of
 from quire.worker.models.library.trace import trace
 from quire.worker.specs.library.spec import HALVES, NUMBER, LibraryLinear, LibrarySpec, StoredName
+from quire.worker.specs.pooling import Pooling
 from quire.worker.weights.parts import ModelError
 
 WEIGHT = ".weight"
+HEAD_POOLINGS: Final[Mapping[str, Pooling]] = {"cls": "cls", "bos": "cls", "mean": "mean"}
+"""The library's names for what a head takes of a text that is read in both directions."""
 
 
 def describe(folder: Path) -> LibrarySpec:
@@ -52,7 +63,8 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
     staying = list(staying_modules(parts, (head, embedding)))
     stored = stored_names(parts.whole, _tensors(parts, head, embedding))
     rules = tuple(sorted(_rules(parts, stored, linears, head, embedding), key=_is_general))
-    hidden_size, attentions = trace(parts)
+    hidden_size, attentions, looks_ahead = trace(parts)
+    first_position = _first_position(parts.trunk)
     by_expert = {one.template for one in stored if one.by_expert}
     experts = [(name, module) for name, module in staying if style_of(parts.whole, name) == EXPERTS]
     labels = _elements([(name, module) for name, module in staying if parts.is_labelled and parts.in_head(name)])
@@ -65,6 +77,9 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
         hidden_size=hidden_size,
         embedding_size=embedding.embedding_dim,
         attentions=attentions,
+        looks_ahead=looks_ahead,
+        first_position=first_position,
+        head_pooling=_head_pooling(parts, read) if looks_ahead else "last",
         linears=linears,
         expert_tensors={_declared_path(parts, one.template): len(one.rows) for one in stored if one.by_expert},
         dealt_elements=_elements(experts),
@@ -75,11 +90,11 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
         label_elements=labels,
         tied_embeddings=is_tied,
         undivided=undivided(parts.whole, head, embedding) or _stored_together(experts, by_expert),
-        max_model_len=_max_model_len(read),
+        max_model_len=_max_model_len(read) - first_position,
         dtype=checkpoint_dtype(config),
         eos_token_ids=token_ids(generation, "eos_token_id") or token_ids(config, "eos_token_id"),
         stored_names=rules,
-        ignored_names=tuple(dict.fromkeys(ignored_names(parts.whole, [rule.pattern for rule in rules]))),
+        ignored_names=tuple(dict.fromkeys(ignored_names(parts, [rule.pattern for rule in rules]))),
         head_names=_head_names(parts, head),
         linear_names=tuple(_linear_names(stored, parts, head)),
         num_blocks=read.num_hidden_layers,
@@ -126,6 +141,21 @@ def _stored_together(experts: list[tuple[str, nn.Module]], by_expert: set[str]) 
             if NUMBER.sub("{}", f"{name}.{own}") not in by_expert:
                 return f"{name}.{own} is stored for all experts together, of which ranks read no share"
     return ""
+
+
+def _first_position(trunk: Modules) -> int:
+    """RoBERTa and its kin keep the rows up to that of padding for it."""
+    for name, module in trunk.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(module.padding_idx) + 1
+    return 0
+
+
+def _head_pooling(parts: Parts, read: Any) -> Pooling:
+    stated = getattr(read, "classifier_pooling", "cls") if parts.is_labelled else "cls"
+    if stated not in HEAD_POOLINGS:
+        raise ModelError("classifier_pooling", f"{shown(stated)} is not served; served: {', '.join(HEAD_POOLINGS)}")
+    return HEAD_POOLINGS[stated]
 
 
 def _max_model_len(read: Any) -> int:

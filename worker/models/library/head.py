@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.modeling_outputs import MoeModelOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPooling, MoeModelOutputWithPast
+from transformers.utils.generic import ModelOutput
 
-from quire.worker.models.library.modules import Modules, Parts
+from quire.worker.models.library.modules import POOLER, Modules, Parts
 
 
 @dataclass
@@ -25,20 +26,25 @@ class Given(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.hidden: torch.Tensor | None = None
+        self.pooler: nn.Module | None = None
 
     @property
     def decoder(self) -> "Given":
         """Itself: some heads ask for the decoder in their trunk."""
         return self
 
-    def forward(self, *_: Any, **__: Any) -> TrunkOutput:
+    def forward(self, *_: Any, **__: Any) -> ModelOutput:
         hidden: Any = self.hidden
+        if self.pooler is not None:
+            return BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=self.pooler(hidden))
         return TrunkOutput(last_hidden_state=hidden)
 
 
 def behind(parts: Parts) -> tuple[Modules, Given]:
     """The modules without their trunk, and what stands for it."""
     given = Given()
+    if getattr(parts.trunk, POOLER, None) is not None:
+        given.pooler, parts.trunk.pooler = parts.trunk.pooler, None
     setattr(parts.whole, parts.trunk_name, given)
     return parts.whole, given
 
@@ -55,7 +61,7 @@ class LabelHead(nn.Module):
         vars(self.shell.config)["pad_token_id"] = 0
 
     def forward(self, pooled: torch.Tensor) -> torch.Tensor:
-        """float32 [S, hidden] -> float32 [S, labels]: to the head each is a text of one token."""
+        """float32 [S, hidden], of texts or tokens -> float32 [S, labels]: to the head each is a text of one token."""
         self._given.hidden = pooled[:, None]
         logits: torch.Tensor = self.shell(input_ids=None, inputs_embeds=pooled[:, None], use_cache=False).logits
-        return logits
+        return logits.flatten(1)

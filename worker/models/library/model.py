@@ -11,7 +11,7 @@ from quire.worker.models.library.attention import Calls
 from quire.worker.models.library.build import put_ours
 from quire.worker.models.library.head import LabelHead, behind
 from quire.worker.models.library.layers import Logits, look_up_in
-from quire.worker.models.library.modules import build_modules, find_class, read_library_config
+from quire.worker.models.library.modules import build_modules, find_class, read_library_config, takes_types
 from quire.worker.specs.library.spec import LibrarySpec
 
 
@@ -40,14 +40,19 @@ class LibraryModel(nn.Module):
         self.shell = None
         if has_head:
             self.shell, self._given = behind(parts)
-        self.calls = Calls(context.group.rank)
+        self.calls = Calls(context.group.rank, looks_ahead=spec.looks_ahead)
+        self.takes_types = takes_types(self.trunk)
         self.calls.attach(self.trunk)
 
     def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
         """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
         assert embedded is None, "its embeddings are looked up within the modules"
         self.calls.begin(batch, cache)
-        found = self.trunk(input_ids=batch.token_ids[None], position_ids=batch.positions[:1], use_cache=False)
+        types = {}
+        if batch.token_types is not None and self.takes_types:
+            types["token_type_ids"] = batch.token_types[None]
+        positions = batch.positions[:1] + self.spec.first_position
+        found = self.trunk(input_ids=batch.token_ids[None], position_ids=positions, use_cache=False, **types)
         hidden: torch.Tensor = found[0][0]
         return hidden
 

@@ -1,5 +1,6 @@
 """The library's modules as they are built: on the meta device, with buffers that are computed for real."""
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any, Final
 
 import torch
 import transformers
+from torch import nn
 from transformers.models.auto import modeling_auto
 
 from quire.worker.fields import MAX_LAYERS, Config, shown
@@ -32,15 +34,18 @@ STATEFUL: Final = (
     "qwen_sparse_attention",
 )
 """Types of layers that keep something else of a text than keys and values."""
+POOLER: Final = "pooler"
+"""The library's name in a trunk for what makes one vector of a text, which heads of labels read."""
 GROWING_ROPES: Final = ("dynamic", "longrope")
 """Their angles hang on the longest sequence of a step, which is another one every time."""
 
 SERVED: Final = (
     modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     modeling_auto.MODEL_MAPPING_NAMES,
 )
-"""The library's tables of models with an output head, with labels for a text, and without a head."""
+"""The library's tables of models with an output head, with labels for a text or its tokens, and without a head."""
 
 Modules = Any
 """A model of the library's, which has no types that a checker could use."""
@@ -71,14 +76,17 @@ class Parts:
         return type(self.whole).__name__.endswith("Classification")
 
     def in_head(self, name: str) -> bool:
-        """A module, by its name in the whole, is none of the trunk's."""
-        return not f"{name}.".startswith(self.prefix)
+        """A module, by its name in the whole, is none that runs tokens; what pools a text for labels is none."""
+        path = f"{name}."
+        return not path.startswith(self.prefix) or (self.is_labelled and path.startswith(f"{self.prefix}{POOLER}."))
 
     def widen_head(self) -> None:
         """Make what is behind the trunk float32."""
         for name, child in self.whole.named_children():
             if self.in_head(name):
                 child.float()
+        if getattr(self.trunk, POOLER, None) is not None:
+            self.trunk.pooler.float()
 
 
 def find_class(architecture: str) -> Modules:
@@ -165,14 +173,31 @@ def build_modules(kind: Modules, config: Any, dtype: torch.dtype, device: torch.
     vars(whole.config)["pad_token_id"] = None  # else every step looks for padding, and waits for the device
     _compute_buffers(whole, device)
     if kind.__name__ in _names(modeling_auto.MODEL_MAPPING_NAMES):
-        return Parts(whole, whole, "")
+        return _pooled(Parts(whole, whole, ""))
     children = [
         (name, child) for name, child in whole.named_children() if isinstance(child, transformers.PreTrainedModel)
     ]
     if len(children) != 1:
         raise ModelError("architectures", f"{kind.__name__} has {len(children)} models in it; one is served")
     name, trunk = children[0]
-    return Parts(whole, trunk, name)
+    return _pooled(Parts(whole, trunk, name))
+
+
+def _pooled(parts: Parts) -> Parts:
+    """The same without a pooler that nothing reads. Raises ModelError for one that is no module of its own."""
+    pooler = getattr(parts.trunk, POOLER, None)
+    if pooler is not None and not parts.is_labelled:
+        parts.trunk.pooler = None
+    elif isinstance(pooler, nn.Linear):
+        message = f"the head of {type(parts.whole).__name__} reads what its trunk pools by itself; it is not served"
+        raise ModelError("architectures", message)
+    return parts
+
+
+def takes_types(trunk: Modules) -> bool:
+    """It has types of tokens, for which of two texts each belongs to."""
+    several = getattr(trunk.config, "type_vocab_size", 0) > 1
+    return several and "token_type_ids" in inspect.signature(trunk.forward).parameters
 
 
 def _compute_buffers(whole: Modules, device: torch.device) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers.core_model_loading import revert_weight_conversion
 
-from quire.worker.models.library.modules import LIBRARY, Modules
+from quire.worker.models.library.modules import LIBRARY, POOLER, Modules, Parts
 from quire.worker.specs.library.spec import NUMBER
 from quire.worker.weights.parts import ModelError
 
@@ -82,15 +82,19 @@ def target_of(template: str) -> str:
     return re.sub(r"\{\}", lambda _: f"{{n{next(numbers)}}}", template)
 
 
-def ignored_names(whole: Modules, known: Iterable[str]) -> Iterator[str]:
-    """Patterns of what the library reads past where the modules have no place for it, and of buffers that it computes.
+def ignored_names(parts: Parts, known: Iterable[str]) -> Iterator[str]:
+    """Patterns of what the library reads past where the modules have no place for it, of poolers that nothing reads,
+    and of buffers that it computes.
 
     `known`: patterns of what has a place.
     """
+    whole = parts.whole
     places = "|".join(re.sub(r"\?P<\w+>", "?:", pattern) for pattern in known)
     for pattern in sorted(whole._keys_to_ignore_on_load_unexpected or ()):
         yield rf"(?!(?:{places})\Z).*(?:{pattern}).*"
     yield r".*rotary_emb\.inv_freq"
+    if getattr(parts.trunk, POOLER, None) is None:
+        yield rf"(?:{re.escape(parts.optional)})?{POOLER}\..+"
     for path, module in whole.named_modules():
         for name in sorted(module._non_persistent_buffers_set):
             yield pattern_of(NUMBER.sub("{}", f"{path}.{name}"))

@@ -22,6 +22,8 @@ class Trace:
 
     def __init__(self, parts: Parts) -> None:
         self.attentions: list[LibraryAttention] = []
+        self.directions: set[bool] = set()
+        """Those of the calls: True where tokens see those after them."""
         self._names = {module: name for name, module in parts.whole.named_modules()}
         self._whole = parts.whole
 
@@ -33,12 +35,19 @@ class Trace:
         value: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         sliding_window: int | None = None,
+        softcap: float | None = None,
+        s_aux: torch.Tensor | None = None,
         is_causal: bool | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, None]:
         name = self._names.get(module, "")
-        if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
-            raise ModelError("architectures", f"tokens see those after them at {name}; it is not served")
+        looks_ahead = not (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        self.directions.add(looks_ahead)
+        if len(self.directions) > 1:
+            raise ModelError("architectures", f"tokens see those after them at {name}, elsewhere not; it is not served")
+        if looks_ahead and (softcap is not None or s_aux is not None):
+            message = f"tokens see those after them at {name}, with a cap or a sink of scores; it is not served"
+            raise ModelError("architectures", message)
         num_heads, head_dim, num_kv_heads = query.shape[1], query.shape[3], key.shape[1]
         if not num_heads or not num_kv_heads or not head_dim or num_heads % num_kv_heads:
             message = (
@@ -69,8 +78,11 @@ class Trace:
         return any(dealt(self._whole, f"{name}.{one}") in ("outputs", "halves") for one in own)
 
 
-def trace(parts: Parts) -> tuple[int, tuple[LibraryAttention, ...]]:
-    """Width of the last hidden state, and the calls of attention in their order. Raises ModelError."""
+def trace(parts: Parts) -> tuple[int, tuple[LibraryAttention, ...], bool]:
+    """Width of the last hidden state, the calls of attention in their order, and whether tokens see those after them.
+
+    Raises ModelError.
+    """
     found = Trace(parts)
     ours = ALL_ATTENTION_FUNCTIONS[NAME]
     ALL_ATTENTION_FUNCTIONS.register(NAME, found)
@@ -88,4 +100,4 @@ def trace(parts: Parts) -> tuple[int, tuple[LibraryAttention, ...]]:
         ALL_ATTENTION_FUNCTIONS.register(NAME, ours)
     if not found.attentions:
         raise ModelError("architectures", f"the modules of {LIBRARY} never ask for attention; it is not served")
-    return int(hidden.shape[-1]), tuple(found.attentions)
+    return int(hidden.shape[-1]), tuple(found.attentions), found.directions == {True}

@@ -62,4 +62,6 @@ def described(folder: Path, config: Config, describe: Describe, known: Container
 
 def head_shape(spec: LibrarySpec) -> HeadShape | None:
     """The shape of the architecture's head for labels; None: it has none. Its layers are the library's own."""
-    return HeadShape(dense=False, bias=False, tensors="") if spec.label_elements else None
+    if not spec.label_elements:
+        return None
+    return HeadShape(False, False, "", by_token=spec.architecture.endswith("ForTokenClassification"))

@@ -79,6 +79,12 @@ class LibrarySpec:
     embedding_size: int
     """Width of an embedding."""
     attentions: tuple[LibraryAttention, ...]
+    looks_ahead: bool
+    """Tokens see those after them: nothing is cached."""
+    first_position: int
+    """The position of a prompt's first token."""
+    head_pooling: Pooling
+    """The pooling in front of a head of labels."""
     linears: Mapping[str, LibraryLinear]
     """Linear layers by their paths in the model, without the output head."""
     expert_tensors: Mapping[str, int]
@@ -107,8 +113,8 @@ class LibrarySpec:
 
     @property
     def whole_prompts(self) -> bool:
-        """A prompt may be run in chunks."""
-        return False
+        """A prompt runs in one step, where every token sees those after it."""
+        return self.looks_ahead
 
     @property
     def num_position_axes(self) -> int:
@@ -140,7 +146,9 @@ class LibrarySpec:
         return self.expert_tensors.get(NUMBER.sub("{}", path), 0)
 
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
-        """Cached part of each call of attention on each of `group_size` ranks. Raises ModelError."""
+        """Cached part of each call of attention on each of `group_size` ranks, if any is. Raises ModelError."""
+        if self.looks_ahead:
+            return ()
         return tuple(self._kv(one, group_size) for one in self.attentions)
 
     def _kv(self, one: LibraryAttention, group_size: int) -> LayerKV:
