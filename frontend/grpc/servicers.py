@@ -86,9 +86,7 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
 
     async def Classify(self, request: pb.ClassifyRequest, context: Context) -> bytes:
         found = await self._pipeline.classify(await self._read(grpc_map.classify_request, request), _call(context))
-        return await self._answers.run(
-            LARGE_BYTES, lambda _: grpc_map.classifications_message(found).SerializeToString()
-        )
+        return await self._answers.run(LARGE_BYTES, lambda _: grpc_map.classifications_bytes(found))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> bytes:
         text: str | api.Chat | None = None

@@ -43,7 +43,7 @@ from quire.proto.grpc_map.events import (
     classifications as classifications,
 )
 from quire.proto.grpc_map.events import (
-    classifications_message as classifications_message,
+    classifications_bytes as classifications_bytes,
 )
 from quire.proto.grpc_map.events import (
     embeddings as embeddings,

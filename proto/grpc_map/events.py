@@ -17,6 +17,9 @@ _FINISH: dict[api.FinishWord, pb.FinishReason] = {
 }
 
 
+_TOKEN_PROBS = bytes([pb.ClassifyResponse.TOKEN_PROBS_FIELD_NUMBER << 3 | 2])
+"""Tag of an entry, before its length."""
+
 _FINISH_WORDS: dict[int, api.FinishWord] = {number: word for word, number in _FINISH.items()}
 
 
@@ -200,22 +203,35 @@ def scores(message: pb.ScoreResponse) -> api.Scores:
     return read(api.Scores, message)
 
 
-def classifications_message(value: api.Classifications) -> pb.ClassifyResponse:
-    """For servers; the inverse of `classifications`."""
-    return pb.ClassifyResponse(
+def classifications_bytes(value: api.Classifications) -> bytes:
+    """A serialized `ClassifyResponse`, for servers: numbers of tokens, of which there are millions, in short steps."""
+    found = pb.ClassifyResponse(
         request_id=value.request_id,
         model=value.model,
         labels=value.labels,
         probs=[pb.LabelNumbers(values=numbers) for numbers in value.probs],
         prompt_tokens=value.prompt_tokens,
-        token_probs=[pb.LabelNumbers(values=numbers) for numbers in value.token_probs],
     )
+    pieces = [found.SerializeToString()]
+    for numbers in value.token_probs:
+        parts = (pb.LabelNumbers(values=numbers[start : start + STEP]) for start in range(0, len(numbers), STEP))
+        packed = b"".join(part.SerializeToString() for part in parts)  # one message, as in `tokens_bytes`
+        pieces += (_TOKEN_PROBS, _varint(len(packed)), packed)
+    return b"".join(pieces)
 
 
 def classifications(message: pb.ClassifyResponse) -> api.Classifications:
-    """For clients; the inverse of `classifications_message`."""
+    """For clients; the inverse of `classifications_bytes`."""
     probs = [tuple(numbers.values) for numbers in message.probs]
     of_tokens = tuple(tuple(numbers.values) for numbers in message.token_probs)
     return api.Classifications(
         message.request_id, message.model, tuple(message.labels), probs, message.prompt_tokens, of_tokens
     )
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])

@@ -14,6 +14,7 @@ from quire.proto.generated import quire_pb2 as pb
 from quire.proto.messages import errors
 from quire.proto.messages.message import Usage
 from quire.proto.messages.params import ParameterError, Structured
+from quire.proto.token_column import STEP
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=20)
@@ -122,13 +123,16 @@ def test_vectors_and_scores_survive_the_way_through_protobuf():
     sent = grpc_map.scores_message(scores).SerializeToString()
     assert grpc_map.scores(pb.ScoreResponse.FromString(sent)) == scores
     found = api.Classifications("id", "m", ("no", "yes"), [(0.25, 0.75), (1.0, 0.0)], 7)
-    sent = grpc_map.classifications_message(found).SerializeToString()
+    sent = grpc_map.classifications_bytes(found)
     assert grpc_map.classifications(pb.ClassifyResponse.FromString(sent)) == found
     assert found.best == ["yes", "no"]
     found = api.Classifications("id", "m", ("no", "yes"), [], 3, ((0.25, 0.75, 1.0, 0.0), (0.5, 0.5)))
-    sent = grpc_map.classifications_message(found).SerializeToString()
+    sent = grpc_map.classifications_bytes(found)
     assert grpc_map.classifications(pb.ClassifyResponse.FromString(sent)) == found
     assert (found.of_tokens(0), found.of_tokens(1)) == ([(0.25, 0.75), (1.0, 0.0)], [(0.5, 0.5)])
+    many = tuple(float(number) for number in range(3 * STEP + 5))
+    found = api.Classifications("id", "m", ("no",), [], 3, (many, (0.5,), many, ()))
+    assert grpc_map.classifications(pb.ClassifyResponse.FromString(grpc_map.classifications_bytes(found))) == found
 
 
 def test_an_explanation_survives_the_way_through_protobuf(examples):

@@ -1,5 +1,6 @@
 """Numbers of labels: what a model's head says of each input, or of each of its tokens."""
 
+import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -8,9 +9,10 @@ from quire.frontend.call import Call
 from quire.frontend.request.served_model import ServedModel
 from quire.frontend.request.validate import DOES_BY_TOKEN
 from quire.frontend.request.vectors.activation import activated
-from quire.frontend.request.vectors.vector_call import INPUT, Gatherer, check_inputs, prompts
+from quire.frontend.request.vectors.vector_call import INPUT, Gatherer, Vector, check_inputs, prompts
 from quire.frontend.text.pair_template import Pair
 from quire.proto.api import Classifications, ClassifyRequest, RequestError
+from quire.proto.messages.heads import Activation
 from quire.proto.messages.message import Task
 from quire.proto.messages.params import ParameterError
 
@@ -47,11 +49,16 @@ async def classify(
     found = await gatherer.gather(shared, prompt)
     num_tokens = sum(one.num_tokens for one in found)
     if head.by_token:
-        shape = -1, len(head.labels)
-        tokens = [array("f", activated(one.vector.reshape(shape), kind).astype("f").tobytes()) for one in found]
+        # millions of numbers take a while, in which the loop must beat
+        tokens = await asyncio.to_thread(lambda: [_of_tokens(one.vector, len(head.labels), kind) for one in found])
         return Classifications(shared.label, shared.name, head.labels, (), num_tokens, tokens)
     numbers = [activated(one.vector, kind).tolist() for one in found]
     return Classifications(shared.label, shared.name, head.labels, numbers, num_tokens)
+
+
+def _of_tokens(raw: Vector, num_labels: int, kind: Activation) -> Sequence[float]:
+    """The numbers of an input's tokens, one token behind the other: [tokens * labels]."""
+    return array("f", activated(raw.reshape(-1, num_labels), kind).astype("f").tobytes())
 
 
 def _bounded(prompt: Callable[[int], Awaitable[Pair]], num_labels: int) -> Callable[[int], Awaitable[Pair]]:

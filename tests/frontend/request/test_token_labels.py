@@ -1,12 +1,14 @@
 """Labels of tokens through a whole frontend: activations by token, and the most numbers that a call may have."""
 
 import asyncio
+import threading
 
 import msgspec
 import numpy as np
 import pytest
 
 from quire.frontend.request.vectors import classes
+from quire.frontend.request.vectors.activation import activated
 from quire.proto.api import ClassifyRequest, RequestError
 from quire.proto.messages.heads import EmbeddingVector, HeadFacts
 from quire.proto.messages.message import Usage
@@ -70,5 +72,23 @@ def test_a_call_has_no_more_numbers_than_an_answer_holds(labelling, monkeypatch)
         with pytest.raises(RequestError, match=r"more than 12; send fewer or shorter inputs") as refused:
             await s.client.classify(ClassifyRequest(inputs=[[1] * 5, [2, 3]]))
         assert refused.value.field == "inputs[1]"
+
+    labelling(test)
+
+
+def test_the_loop_computes_no_numbers_of_tokens(labelling, monkeypatch):
+    """Eight million of them keep a processor for a tenth of a second, in which streams of others would stand still."""
+    threads = []
+
+    def noted(*arguments):
+        threads.append(threading.current_thread())
+        return activated(*arguments)
+
+    monkeypatch.setattr(classes, "activated", noted)
+
+    async def test(s):
+        assert len((await s.client.classify(ClassifyRequest(inputs=[[1, 2]]))).token_probs) == 1
+        assert threads != []
+        assert threading.current_thread() not in threads
 
     labelling(test)
