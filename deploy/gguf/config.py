@@ -40,6 +40,8 @@ KNOWN: Final = (
 )
 """Keys of an architecture that are read, or that change nothing."""
 EXPERT_SIZE: Final = "expert_feed_forward_length"
+SHARED_SIZE: Final = "expert_shared_feed_forward_length"
+"""That of an expert of all tokens, which the architecture has not: files of Qwen3-Coder state 0."""
 
 
 def config_of(model: GgufModel) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         raise ModelError(f"{arch}.expert_count", f"mixtures of experts are {ROUTED} alone; {REMEDY}")
     if not metadata.flag(f"{arch}.attention.causal", True):
         raise ModelError(f"{arch}.attention.causal", f"decoders that see what follows are not supported; {REMEDY}")
-    refuse_unread(metadata, arch, (*KNOWN, EXPERT_SIZE) if arch == ROUTED else KNOWN)
+    refuse_unread(metadata, arch, (*KNOWN, EXPERT_SIZE, SHARED_SIZE) if arch == ROUTED else KNOWN)
     heads = metadata.integer(f"{arch}.attention.head_count")
     hidden = metadata.integer(f"{arch}.embedding_length")
     head_dim = metadata.integer(f"{arch}.attention.key_length", hidden // heads)
@@ -86,6 +88,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
 
 def _experts(metadata: Metadata) -> dict[str, Any]:
     """Fields of experts: all layers have them and the weights of a token sum to one, as llama.cpp takes for granted."""
+    if shared := metadata.integer(f"{ROUTED}.{SHARED_SIZE}", 0, least=0):
+        raise ModelError(f"{ROUTED}.{SHARED_SIZE}", f"is {shared}: experts of all tokens are not read; {REMEDY}")
     return {
         "num_experts": metadata.integer(f"{ROUTED}.expert_count"),
         "num_experts_per_tok": metadata.integer(f"{ROUTED}.expert_used_count"),

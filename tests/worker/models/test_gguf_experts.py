@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mod
 
 from gguf_bytes import LLAMA, gguf
 
+from quire.deploy.gguf.config import config_of
 from quire.deploy.gguf.folder import make_folder
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
@@ -25,6 +27,8 @@ from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import read_spec
+from quire.worker.weights.gguf.files import read_model
+from quire.worker.weights.parts import ModelError
 
 CPU = torch.device("cpu")
 CONFIG = {
@@ -106,6 +110,7 @@ def metadata(config):
         "expert_count": config["num_experts"],
         "expert_used_count": config["num_experts_per_tok"],
         "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_shared_feed_forward_length": 0,  # as in files of Qwen3-Coder
         "attention.head_count": config["num_attention_heads"],
         "attention.head_count_kv": config["num_key_value_heads"],
         "attention.key_length": config["head_dim"],
@@ -150,6 +155,13 @@ def test_the_shares_of_two_ranks_add_up(made, dealt):
     for blocks in zip(whole.blocks, *(model.blocks for model, _ in shares), strict=True):
         one, *two = (block.mlp.experts(x, ids, weights) for block in blocks)
         torch.testing.assert_close(two[0] + two[1], one, atol=1e-5, rtol=1e-5)
+
+
+def test_experts_of_all_tokens_are_refused_by_their_key(made):
+    model = read_model(made[0])
+    shared = {"qwen3moe.expert_shared_feed_forward_length": 64}
+    with pytest.raises(ModelError, match=r"shared_feed_forward_length: is 64: experts of all tokens .* choose another"):
+        config_of(replace(model, metadata={**model.metadata, **shared}))
 
 
 def test_a_gpu_refuses_it_by_name(made):
