@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.worker.config import AskedTask, ModelImpl, TowerMode, WorkerConfig
-from quire.worker.fields import Config, architecture_of, flag, read_generation, shown
+from quire.worker.fields import MAX_EXPERTS_TOGETHER, Config, architecture_of, flag, read_generation, shown
 from quire.worker.specs.architectures import ARCHITECTURES, GENERATORS, REFUSED
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import gemma4, llama
@@ -123,7 +123,11 @@ def parse_spec(config: Config, generation: Config) -> AnySpec:
     """The spec, from the files' contents."""
     for error in objections(config):
         raise error
-    return ARCHITECTURES[architecture_of(config)].read(config, generation)
+    spec = ARCHITECTURES[architecture_of(config)].read(config, generation)
+    if isinstance(spec, ModelSpec) and (found := sum(one.num_experts for one in spec.experts)) > MAX_EXPERTS_TOGETHER:
+        message = f"the layers must have at most {MAX_EXPERTS_TOGETHER} experts together, got {found}"
+        raise ModelError("num_hidden_layers", message)
+    return spec
 
 
 def _with_stored_head(config: Config, folder: Path) -> Config:

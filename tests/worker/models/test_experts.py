@@ -190,6 +190,9 @@ def test_experts_stand_where_the_config_says():
     [
         ({"num_experts_per_tok": 7}, "num_experts_per_tok"),
         ({"num_experts": 0}, "num_experts"),
+        ({"num_experts": 10**9}, "num_experts"),
+        ({"num_experts": 4000, "num_hidden_layers": 4000}, "num_hidden_layers"),
+        ({**GLM, "n_routed_experts": 5000}, "n_routed_experts"),
         ({"mlp_only_layers": "first"}, "mlp_only_layers"),
         ({"architectures": ["OlmoeForCausalLM"], "intermediate_size": 24, "clip_qkv": 8.0}, "clip_qkv"),
         ({**GLM, "n_group": 5}, "n_group"),

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from quire.worker.fields import (
+    MAX_EXPERTS,
     Config,
     Gate,
     activation,
@@ -207,7 +208,7 @@ def read_input(config: Config, kind: Gate) -> LayerInputSpec:
 
 def _experts(config: Config, dense: FeedForwardSpec) -> ExpertsSpec:
     """Experts beside a dense block. Raises ModelError."""
-    num_experts, top_k = integer(config, "num_experts"), integer(config, "top_k_experts")
+    num_experts, top_k = integer(config, "num_experts", most=MAX_EXPERTS), integer(config, "top_k_experts")
     if top_k > num_experts:
         raise ModelError("top_k_experts", f"{top_k} cannot be chosen of {num_experts} experts")
     return ExpertsSpec(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from quire.worker.fields import Config, count, flag, integer, num_layers, number, shown
+from quire.worker.fields import MAX_EXPERTS, Config, count, flag, integer, num_layers, number, shown
 from quire.worker.specs.families import llama
 from quire.worker.specs.families.llama import decoder, read_attention, read_feed_forward
 from quire.worker.specs.routed import experts
@@ -137,7 +137,7 @@ def read_ernie4_5_moe(config: Config, generation: Config) -> ModelSpec:
 
 def _behind_dense(config: Config, generation: Config, attentions: list[AttentionSpec]) -> ModelSpec:
     """Experts chosen as DeepSeek-V3's are, in all layers behind the first `first_k_dense_replace`."""
-    named = {**config, "num_experts": integer(config, "n_routed_experts")}
+    named = {**config, "num_experts": integer(config, "n_routed_experts", most=MAX_EXPERTS)}
     renormalize = flag(config, "norm_topk_prob", False)
     routed = experts.read_experts(named, "moe_intermediate_size", 0, renormalize=renormalize)
     groups, top_groups = integer(config, "n_group", 1), integer(config, "topk_group", 1)

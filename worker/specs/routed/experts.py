@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from quire.worker.fields import Config, activation, count, counts, flag, integer, num_layers
+from quire.worker.fields import MAX_EXPERTS, Config, activation, count, counts, flag, integer, num_layers
 from quire.worker.specs.families import llama
 from quire.worker.specs.kinds.expert_names import DOWN, GATE_UP, linear_of_each, of_all_by_part, of_each
 from quire.worker.specs.spec import ExpertsSpec, FeedForwardSpec, LayerSpec, ModelSpec
@@ -133,7 +133,7 @@ def _of_qwen(config: Config, left_out: int) -> ExpertsSpec:
 def read_experts(config: Config, axis: str, left_out: int, *, renormalize: bool) -> ExpertsSpec:
     """The experts of a config; `left_out`: how many there are where it does not say."""
     total = "num_experts" if config.get("num_experts") is not None else "num_local_experts"  # it is saved as either
-    num_experts, top_k = integer(config, total, left_out), integer(config, "num_experts_per_tok")
+    num_experts, top_k = integer(config, total, left_out, most=MAX_EXPERTS), integer(config, "num_experts_per_tok")
     if top_k > num_experts:
         raise ModelError("num_experts_per_tok", f"{top_k} cannot be chosen of {num_experts} experts")
     return ExpertsSpec(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from quire.worker.fields import Config, flag, integer, number
+from quire.worker.fields import MAX_EXPERTS, Config, flag, integer, number
 from quire.worker.specs.families import llama
 from quire.worker.specs.kinds.expert_names import HALVES, STACKED
 from quire.worker.specs.spec import ExpertsSpec, LayerSpec, ModelSpec
@@ -72,7 +72,8 @@ def read_gpt_oss(config: Config, generation: Config) -> ModelSpec:
             raise ModelError(name, f"{config[name]} is not supported: the gate of these experts takes {known}")
     bias = flag(config, "attention_bias", True)
     attention = replace(llama.read_attention(config, theta=THETA), qkv_bias=bias, output_bias=bias, sinks=True)
-    num_experts, top_k = integer(config, "num_local_experts", 128), integer(config, "num_experts_per_tok", 4)
+    num_experts = integer(config, "num_local_experts", 128, most=MAX_EXPERTS)
+    top_k = integer(config, "num_experts_per_tok", 4)
     if top_k > num_experts:
         raise ModelError("num_experts_per_tok", f"{top_k} cannot be chosen of {num_experts} experts")
     experts = ExpertsSpec(

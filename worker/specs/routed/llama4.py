@@ -6,6 +6,7 @@ from typing import Final
 
 from quire.kernels.attention.window import Chunk
 from quire.worker.fields import (
+    MAX_EXPERTS,
     Config,
     activation,
     counts,
@@ -136,7 +137,7 @@ def _experts(config: Config) -> ExpertsSpec:
         message = f"{top_k} experts of a token are not supported: what each gets is multiplied by its weight; only 1 is"
         raise ModelError("num_experts_per_tok", message)
     return ExpertsSpec(
-        num_experts=integer(config, "num_local_experts"),
+        num_experts=integer(config, "num_local_experts", most=MAX_EXPERTS),
         top_k=1,
         intermediate_size=feed_forward.intermediate_size,
         axis="intermediate_size",
