@@ -69,9 +69,9 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
         layers = (
             names.linear_layers(_num_blocks(spec)) if headers is None else names.layers(linear_modules(headers.infos))
         )
-        if headers is not None:
-            _refuse_quantized_tower(layers, headers)
         linear = {name: paths for name, paths in layers.items() if counted.matrices.keys() >= set(paths)}
+        if headers is not None:
+            _refuse_quantized(layers, linear, headers)
         activations: GroupActivations = "int8" if config.dtype == "auto" else "none"
         plan = plan_of(stated, config.quantization, linear, _packable(config, spec), headers, activations)
         if isinstance(stated, GgufStated):
@@ -97,13 +97,22 @@ def _refuse_left_dense(spec: LibrarySpec, stated: Stated | None, config: WorkerC
         raise ModelError(ASKED, f"{config.quantization} {taken}; leave it out")
 
 
-def _refuse_quantized_tower(layers: Mapping[str, tuple[str, ...]], headers: Headers) -> None:
-    """Raises ModelError."""
+def _refuse_quantized(
+    layers: Mapping[str, tuple[str, ...]], linear: Mapping[str, tuple[str, ...]], headers: Headers
+) -> None:
+    """Raises ModelError for a tower, and for a router or what else is no linear layer of the plan: AutoAWQ quantizes
+    the routers of Qwen3-MoE."""
     for module, paths in layers.items():
         weight = headers.infos.get(f"{module}.{WEIGHT}")
-        if paths[0].startswith(TOWER) and (weight is None or weight.dtype not in FLOATS):
+        if weight is not None and weight.dtype in FLOATS:
+            continue
+        if paths[0].startswith(TOWER):
             remedy = "use a checkpoint that leaves its tower as it is, or set language_model_only"
             raise ModelError(module, f"is quantized, and products of towers are dense; {remedy}")
+        if module not in linear:
+            raise ModelError(
+                module, "is quantized, and taken in 16 or 32 bits alone; use a checkpoint that leaves it as it is"
+            )
 
 
 def _beside_weights(

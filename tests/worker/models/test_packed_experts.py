@@ -1,5 +1,6 @@
 """Quantized experts on processors: the tokens of transformers with the weights they mean, and ranks that share them."""
 
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -32,7 +33,7 @@ from quire.worker.weights.parts import ModelError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from packed_experts import FORMATS, pack_matrices
+from packed_experts import FORMATS, pack_folder, pack_matrices
 from packed_experts import MODELS as PACKED
 
 CPU = torch.device("cpu")
@@ -220,6 +221,23 @@ def test_a_gpu_refuses_them_by_name(name, folders):
     remedy = "need the CPU backend; choose device cpu, or another checkpoint"
     assert refusals == [f"{stored}: quantization_config: experts in {form} {remedy}"]
     assert fit(config_of(stored), Place(False, None))[1] == []
+
+
+@pytest.mark.parametrize("name", ["fp8 rows", "awq"])
+def test_a_router_that_is_quantized_is_refused_by_its_name(name, tiny_checkpoint, tmp_path):
+    """As AutoAWQ leaves Qwen3-MoE where nothing is named in modules_to_not_convert."""
+    form, stated = FORMATS[name]
+    router = re.compile(r"(model\.layers\.\d+\.mlp\.gate)\.weight")
+    stored, _ = pack_folder(
+        tiny_checkpoint("Qwen3MoeForCausalLM", **{**QWEN3, "num_experts": 16}),
+        tmp_path,
+        stated,
+        lambda tensor, weight: form(match[1], weight) if (match := router.fullmatch(tensor)) else None,
+    )
+    needs, refusals = fit(config_of(stored), Place(False, None))
+    assert needs is None
+    remedy = "is quantized, and taken in 16 or 32 bits alone; use a checkpoint that leaves it as it is"
+    assert refusals == [f"{stored}: model.layers.0.mlp.gate: {remedy}"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
