@@ -1,17 +1,22 @@
 """Parts that the answers of several routes share."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.proto.messages.message import Usage, cached_of_prompt
 
 STEP = 256
 """Items encoded in one call."""
+
+STEP_BYTES = 256 << 10
+"""Bytes of an answer sent in one write."""
 
 STEP_CHARS = 64 << 10
 """Characters encoded in one call, which takes a millisecond where most of them are escaped."""
@@ -41,7 +46,21 @@ async def json_answer(answers: WorkPool, is_large: bool, make: Callable[[], Any]
     """The response with what `make` returns, encoded by msgspec. `is_large`: both in a thread, off the event loop."""
     size = LARGE_BYTES if is_large else 0
     body = await answers.run(size, lambda _: _encode(make()))
-    return Response(body, media_type="application/json")
+    return LargeResponse(body, media_type="application/json")
+
+
+class LargeResponse(Response):
+    """Sends its body in pieces, each when the one before has left: one write of a hundred megabytes would copy them on
+    the event loop, in which streams must move."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, max(len(self.body), 1), STEP_BYTES):
+            end = start + STEP_BYTES
+            more = end < len(self.body)
+            await send({"type": "http.response.body", "body": self.body[start:end], "more_body": more})
+            if more:
+                await asyncio.sleep(0)
 
 
 def json_list(items: Iterable[Any]) -> msgspec.Raw:
@@ -49,11 +68,12 @@ def json_list(items: Iterable[Any]) -> msgspec.Raw:
 
     In a thread other threads come in between. `items` may be made as they are taken.
     """
-    pieces: list[bytes] = []
+    pieces = [b"["]
     source = iter(items)
     while piece := list(islice(source, STEP)):
-        pieces.append(_encode(piece)[1:-1])
-    return msgspec.Raw(b"[" + b",".join(pieces) + b"]")
+        pieces += (_encode(piece)[1:-1], b",")
+    pieces[-1:] = [b"]"] if len(pieces) > 1 else [b"[]"]
+    return msgspec.Raw(b"".join(pieces))  # one copy: none of it lets other threads in
 
 
 def json_text(text: str) -> msgspec.Raw:
