@@ -17,6 +17,7 @@ from quire.kernels.cpu.native import instruction_set
 from quire.kernels.gpu import prefill_switch
 from quire.kernels.gpu.tile_table import TileTableError
 from quire.proto.process.flags import in_flags
+from quire.proto.process.parent_death import tie_to_parent
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
@@ -119,6 +120,7 @@ def _weights(config: WorkerConfig, device: Device) -> Section:
 
 
 def main(arguments: list[str]) -> int:
+    tie_to_parent()
     sections, refusals = inspect(msgspec.json.decode(arguments[1], type=WorkerConfig))
     sys.stdout.buffer.write(msgspec.json.encode({"sections": sections, "refusals": refusals}))
     return 0

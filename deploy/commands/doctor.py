@@ -33,6 +33,7 @@ from quire.deploy.model_path import CONFIG_ONLY, EMBEDDED, EMBEDDED_NAME, Model,
 from quire.deploy.overrides import origin
 from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
+from quire.proto.process.parent_death import PARENT_VARIABLE
 from quire.proto.process.sizes import format_bytes, format_count
 from quire.proto.process.version import version
 from quire.worker.config import WorkerConfig
@@ -230,9 +231,10 @@ def _size(text: str) -> int:
 def _inspect(config: WorkerConfig) -> dict[str, Any]:
     """Facts of device and model from a process of its own: only workers import torch."""
     command = [sys.executable, "-P", "-m", "quire.worker.inspect", msgspec.json.encode(config).decode()]
+    named = os.environ | {PARENT_VARIABLE: str(os.getpid())}
     try:
         done = subprocess.run(
-            command, capture_output=True, timeout=INSPECTION_SECONDS, stdin=subprocess.DEVNULL, check=False
+            command, capture_output=True, timeout=INSPECTION_SECONDS, stdin=subprocess.DEVNULL, check=False, env=named
         )
     except subprocess.TimeoutExpired:
         return {"sections": {}, "refusals": [f"worker: no answer within {INSPECTION_SECONDS} s"]}

@@ -2,12 +2,16 @@
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from quire.deploy.__main__ import main
+from quire.proto.process.parent_death import PARENT_VARIABLE
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 
@@ -273,3 +277,12 @@ def test_licence_and_digests_of_a_gguf_file_are_those_beside_it(capsys, tmp_path
     refused = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
     assert f"has no line for {names[0]!r};" in refused[0]
     assert f"{names[1]!r} is not the file" in refused[1]
+
+
+def test_what_looks_at_the_model_ends_with_doctor():
+    """Whoever kills doctor must not leave a process behind that goes on reading a model."""
+    command = [sys.executable, "-P", "-m", "quire.worker.inspect", "{}"]
+    another = os.environ | {PARENT_VARIABLE: str(2**30)}
+    done = subprocess.run(command, env=another, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "is gone" in done.stderr
