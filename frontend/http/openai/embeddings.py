@@ -27,7 +27,7 @@ MANY_NUMBERS = 4096
 def routes(context: FrontendContext) -> list[Route]:
     async def embeddings(request: Request) -> Response:
         body = await read(request, EmbeddingsBody)
-        fields, names = await body.asked(context, request)
+        fields, names = await body.asked(context, request, ("embed",))
         if body.encoding_format == "float" and body.embed_dtype != "float32":
             note(f"embed_dtype={body.embed_dtype}")  # numbers of JSON have no type
         if body.encoding_format == "bytes" and len(names) > MAX_DESCRIBED:

@@ -11,7 +11,9 @@ from quire.frontend.http.body import beside
 from quire.frontend.http.call import request_id
 from quire.frontend.http.fields.conversation import renamed, template_kwargs
 from quire.frontend.http.openai.chat_fields import ChatTurn
+from quire.frontend.request.validate import check_task
 from quire.proto.api import Chat
+from quire.proto.messages.message import Task
 from quire.proto.messages.params import ParameterError
 from quire.proto.token_column import token_column
 
@@ -84,15 +86,19 @@ class InputBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 inputs.append(one if isinstance(one, str) else one.text)
         return inputs, [f"input[{index}]" for index in range(len(inputs))]
 
-    async def asked(self, context: FrontendContext, request: Request) -> tuple[dict[str, Any], list[str]]:
+    async def asked(
+        self, context: FrontendContext, request: Request, tasks: Sequence[Task]
+    ) -> tuple[dict[str, Any], list[str]]:
         """The fields of the pipeline's request that are the input and what is done with it, and the inputs' names.
 
-        Raises `ParameterError` or `RequestError`.
+        `tasks`: those whose models answer it, checked before a chat costs seconds. Raises `ParameterError` or
+        `RequestError`.
         """
         chat = await beside(request, self.chat)
         if chat is None:
             inputs, names = await beside(request, self.inputs)
         else:
+            check_task(tasks, await context.pipeline.facts(self.model))
             with renamed(NAMES):
                 rendered = await context.pipeline.tokenize(chat, self.model)
             inputs, names = [rendered.token_ids], ["messages"]

@@ -13,6 +13,7 @@ from quire.frontend.http.body import read
 from quire.frontend.http.call import call_of
 from quire.frontend.http.openai.input_body import InputBody
 from quire.frontend.http.score.types import Usage
+from quire.frontend.request.vectors.classes import TASKS
 from quire.proto.api import Classifications, ClassifyRequest
 
 CLASSIFY = ("/classify", "/v1/classify")
@@ -55,7 +56,7 @@ class ClassList(msgspec.Struct):
 def routes(context: FrontendContext) -> list[Route]:
     async def classify(request: Request) -> Response:
         body = await read(request, ClassifyBody)
-        fields, names = await body.asked(context, request)
+        fields, names = await body.asked(context, request, TASKS)
         asked = ClassifyRequest(use_activation=body.activates, **fields)
         found = await context.pipeline.classify(asked, call_of(request), names, of_tokens=False)
         # a million numbers take a while, in which the loop must beat

@@ -18,6 +18,7 @@ from quire.frontend.http.call import call_of
 from quire.frontend.http.openai.embedding_formats import vector_bytes
 from quire.frontend.http.score.classify import MANY_NUMBERS, ClassifyBody
 from quire.frontend.http.score.types import Usage
+from quire.frontend.request.vectors.classes import TASKS
 from quire.proto.api import ClassifyRequest, EmbedRequest
 from quire.proto.messages.params import ParameterError
 
@@ -52,7 +53,7 @@ class PooledList(msgspec.Struct):
 def routes(context: FrontendContext) -> list[Route]:
     async def pooling(request: Request) -> Response:
         body = await read(request, PoolingBody)
-        fields, names = await body.asked(context, request)
+        fields, names = await body.asked(context, request, ("embed", *TASKS))
         rows: Sequence[Sequence[float]]
         width = 0
         facts = await context.pipeline.facts(body.model)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from quire.frontend.http.answer import STEP_CHARS, json_text
+from quire.frontend.request.pipeline import RequestPipeline
 from quire.proto.messages.heads import EmbeddingVector
 from quire.proto.messages.message import Usage
 from quire.proto.messages.requests import Finish, Outputs
@@ -61,6 +62,21 @@ def test_messages_are_embedded_as_the_template_renders_them(embedding):
         assert longer["usage"]["prompt_tokens"] > len(ids)
 
     embedding(test)
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/classify", "/pooling"])
+def test_a_model_that_makes_no_vectors_refuses_a_chat_before_it_is_tokenized(web, path, monkeypatch):
+    async def tokenize(*_):
+        raise AssertionError("seconds of a large chat, for nothing")
+
+    monkeypatch.setattr(RequestPipeline, "tokenize", tokenize)
+
+    async def main():
+        async with web() as w:
+            answer = await w.client.post(path, json={"messages": TURN})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
