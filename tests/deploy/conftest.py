@@ -83,6 +83,13 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture
+def runs() -> Iterator[Path]:
+    """A folder with a short name: that of a test may leave too few of the 107 bytes of a socket's path."""
+    with tempfile.TemporaryDirectory(prefix="q") as name:
+        yield Path(name)
+
+
+@pytest.fixture
 def deploy_together(tmp_path: Path) -> Iterator[Callable[..., list[Deployment]]]:
     """`deploy_together(settings, ...)`: engines under one supervisor."""
     started: list[Deployment] = []

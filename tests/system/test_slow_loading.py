@@ -15,7 +15,8 @@ import pytest
 
 from quire.proto.api import Delta, Finished, GenerateRequest, RequestError
 
-NUM_TOKENS = 250
+NUM_TOKENS = 600
+"""As many as take so long that all outputs run at once, on a busy machine too."""
 NUM_RUNNING = 4
 NUM_WAITING = 4
 PROMPTS = [list(range(start, start + 3 + start % 4)) for start in range(5, 5 + NUM_RUNNING + NUM_WAITING)]

@@ -20,6 +20,7 @@ from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import (
     GENESIS,
     Admit,
+    ExpertTokens,
     Ready,
     StepAck,
     StepPlan,
@@ -238,9 +239,12 @@ class Group:
         self.identities = {}
 
     def receive(self, seconds=60.0):
+        """The next message that is an answer; reports beside the steps are none."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if self.router.socket.poll(20, zmq.POLLIN) and (received := self.router.receive()) is not None:
+            if not self.router.socket.poll(20, zmq.POLLIN) or (received := self.router.receive()) is None:
+                continue
+            if not isinstance(received[1], ExpertTokens):
                 return received
         raise AssertionError(f"no message in {seconds} s; log:\n{self.log.read_text()}")
 

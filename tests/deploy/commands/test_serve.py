@@ -4,11 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from quire.deploy.model_path import EMBEDDED
 
@@ -23,13 +19,6 @@ def serve(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
-
-
-@pytest.fixture
-def runs() -> Iterator[Path]:
-    """A folder with a short name: that of a test may leave too few of the 107 bytes of a socket's path."""
-    with tempfile.TemporaryDirectory(prefix="q") as name:
-        yield Path(name)
 
 
 def test_what_only_the_worker_can_refuse_is_told_by_the_launcher(tmp_path: Path, runs: Path) -> None:
@@ -47,22 +36,22 @@ def test_what_only_the_worker_can_refuse_is_told_by_the_launcher(tmp_path: Path,
     assert list(runs.iterdir()) == []
 
 
-def test_a_value_out_of_range_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    done = serve(tmp_path, "--block-size", "24", "--grpc-port", "0", "--http-port", "0")
+def test_a_value_out_of_range_is_one_line_and_exit_code_2(runs: Path) -> None:
+    done = serve(runs, "--block-size", "24", "--grpc-port", "0", "--http-port", "0")
     assert done.returncode == 2
     assert done.stderr == "quire: error: --block-size: must be a power of two up to 256, got 24\n"
-    assert list(tmp_path.iterdir()) == []
+    assert list(runs.iterdir()) == []
 
 
-def test_a_missing_model_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    done = serve(tmp_path, "./no-such-model")
+def test_a_missing_model_is_one_line_and_exit_code_2(runs: Path) -> None:
+    done = serve(runs, "./no-such-model")
     assert done.returncode == 2
     assert done.stderr.startswith("quire: error: MODEL './no-such-model'")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_directory_without_a_tokenizer_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    done = serve(tmp_path, "--tokenizer", "elsewhere")
+def test_a_directory_without_a_tokenizer_is_one_line_and_exit_code_2(runs: Path) -> None:
+    done = serve(runs, "--tokenizer", "elsewhere")
     assert done.returncode == 2
     assert done.stderr == "quire: error: --tokenizer elsewhere: must be a directory with tokenizer.json\n"
 

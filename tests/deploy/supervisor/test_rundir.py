@@ -20,8 +20,8 @@ sys.stdin.read()
 """
 
 
-def test_a_second_holder_is_refused_naming_the_first(tmp_path: Path) -> None:
-    path = tmp_path / "run"
+def test_a_second_holder_is_refused_naming_the_first(runs: Path) -> None:
+    path = runs / "run"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -36,8 +36,8 @@ def test_a_second_holder_is_refused_naming_the_first(tmp_path: Path) -> None:
     RunDir(str(path)).close()  # the kernel gave the lock back
 
 
-def test_it_is_private_and_what_was_left_is_swept_under_the_lock(tmp_path: Path) -> None:
-    path = tmp_path / "run"
+def test_it_is_private_and_what_was_left_is_swept_under_the_lock(runs: Path) -> None:
+    path = runs / "run"
     path.mkdir(mode=0o700)
     (path / "workers.sock").touch()
     (path / "notes.txt").touch()
@@ -52,25 +52,25 @@ def test_it_is_private_and_what_was_left_is_swept_under_the_lock(tmp_path: Path)
     assert path.exists()  # a directory the user named stays
 
 
-def test_an_open_directory_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "open"
+def test_an_open_directory_is_refused(runs: Path) -> None:
+    path = runs / "open"
     path.mkdir(mode=0o755)
     with pytest.raises(UsageError, match="0700"):
         RunDir(str(path))
 
 
-def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+def test_a_path_too_long_for_a_socket_is_refused(runs: Path) -> None:
     with pytest.raises(UsageError, match="longer than 107 bytes"):
-        RunDir(str(tmp_path / ("x" * 120)))
+        RunDir(str(runs / ("x" * 120)))
 
 
-def test_temporary_ones_of_killed_engines_are_removed_and_living_ones_are_not(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def test_temporary_ones_of_killed_engines_are_removed_and_living_ones_are_not(runs: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runs))
     living = RunDir("")
-    killed = tmp_path / "quire-killed"
+    killed = runs / "quire-killed"
     killed.mkdir(mode=0o700)
     (killed / "lock").write_text("4242 temporary")
-    starting = tmp_path / "quire-starting"
+    starting = runs / "quire-starting"
     starting.mkdir(mode=0o700)
     (starting / "lock").touch()
     other = RunDir("")
@@ -81,19 +81,19 @@ def test_temporary_ones_of_killed_engines_are_removed_and_living_ones_are_not(tm
     other.close()
 
 
-def test_one_that_the_user_named_keeps_what_it_stores_whoever_sweeps(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    named = RunDir(str(tmp_path / "quire-production"))
+def test_one_that_the_user_named_keeps_what_it_stores_whoever_sweeps(runs: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runs))
+    named = RunDir(str(runs / "quire-production"))
     (named.path / "responses.sqlite3").touch()
     named.close()
     RunDir("").close()
     assert (named.path / "responses.sqlite3").exists()
 
 
-def test_who_sweeps_never_locks_an_engine_that_is_starting(tmp_path: Path, monkeypatch) -> None:
+def test_who_sweeps_never_locks_an_engine_that_is_starting(runs: Path, monkeypatch) -> None:
     """It would find its own new directory held, and refuse to start."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    starting = tmp_path / "quire-starting" / "lock"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runs))
+    starting = runs / "quire-starting" / "lock"
     starting.parent.mkdir(mode=0o700)
     starting.touch()
     locked: list[str] = []
@@ -109,26 +109,26 @@ def test_who_sweeps_never_locks_an_engine_that_is_starting(tmp_path: Path, monke
     held.close()
 
 
-def test_a_temporary_one_is_made_and_removed(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def test_a_temporary_one_is_made_and_removed(runs: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runs))
     held = RunDir("")
-    assert held.path.parent == tmp_path
+    assert held.path.parent == runs
     assert held.path.stat().st_mode & 0o777 == 0o700
     assert held.address("frontends") == f"ipc://{held.path}/frontends.sock"
     held.close()
     assert not held.path.exists()
 
 
-def test_no_directory_for_temporary_files_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_directory_for_temporary_files_is_a_sentence(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    monkeypatch.setattr("tempfile.tempdir", str(runs / "gone"))
     with pytest.raises(UsageError, match=r"^--run-dir: no directory for temporary .*No such file.*; name a"):
         RunDir("")
 
 
-def test_what_cannot_be_written_is_refused_with_the_file_and_the_remedy(tmp_path: Path) -> None:
-    held = RunDir(str(tmp_path / "run"))
-    (tmp_path / "run/config.yaml").mkdir()
+def test_what_cannot_be_written_is_refused_with_the_file_and_the_remedy(runs: Path) -> None:
+    held = RunDir(str(runs / "run"))
+    (runs / "run/config.yaml").mkdir()
     with pytest.raises(UsageError, match=r"config.yaml cannot be written: Is a directory; make room there or name"):
         held.write("config.yaml", b"x")
     held.close()
