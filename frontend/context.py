@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from quire.frontend.config import FrontendConfig
+from quire.frontend.limits.answer_budget import AnswerBudget
 from quire.frontend.limits.byte_budget import ByteBudget
 from quire.frontend.limits.work_pool import WorkPool
 from quire.frontend.metrics.metrics import Metrics
@@ -28,5 +29,7 @@ class FrontendContext:
     """Threads that look into large bodies."""
     answers: WorkPool
     """Threads that write large answers."""
+    answer_budget: AnswerBudget
+    """Bytes of the large answers that are made and sent."""
     budget: ByteBudget
     """Bytes of the bodies that are being read and prepared."""

@@ -14,6 +14,7 @@ from quire.frontend.context import FrontendContext
 from quire.frontend.grpc.server import GrpcServer
 from quire.frontend.http.app import build_app
 from quire.frontend.http.listener import HttpListener
+from quire.frontend.limits.answer_budget import AnswerBudget
 from quire.frontend.limits.byte_budget import ByteBudget
 from quire.frontend.limits.descriptors import connection_shares
 from quire.frontend.limits.work_pool import WorkPool
@@ -91,6 +92,7 @@ class FrontendServer:
             engine_info=EngineInfo(config, self.models, version()),
             bodies=WorkPool("bodies", config.body_threads),
             answers=WorkPool("answers", config.answer_threads),
+            answer_budget=AnswerBudget(),
             budget=self.budget,
         )
         self._grpc = GrpcServer(self.context, self._max_connections.grpc)

@@ -1,7 +1,7 @@
 """Parts that the answers of several routes share."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sized
 from itertools import islice
 from typing import Any
 
@@ -9,8 +9,15 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
+from quire.frontend.context import FrontendContext
+from quire.frontend.limits.answer_budget import Answer
 from quire.proto.messages.message import Usage, cached_of_prompt
+
+LARGE_BYTES = 64 << 10
+"""Size from which an answer takes more than a millisecond to encode."""
+
+NUMBER_BYTES = 22
+"""Bytes of a number in JSON: a float32 has up to twenty characters as a double."""
 
 STEP = 256
 """Items encoded in one call."""
@@ -42,18 +49,57 @@ def json_response(item: Any, status: int = 200) -> Response:
     return Response(_encode(item), status, media_type="application/json")
 
 
-async def json_answer(answers: WorkPool, is_large: bool, make: Callable[[], Any]) -> Response:
-    """The response with what `make` returns, encoded by msgspec. `is_large`: both in a thread, off the event loop."""
-    size = LARGE_BYTES if is_large else 0
-    body = await answers.run(size, lambda _: _encode(make()))
-    return LargeResponse(body, media_type="application/json")
+async def json_answer(context: FrontendContext, size: int, make: Callable[[], Any]) -> Response:
+    """The response with what `make` returns, encoded by msgspec; see `answer`."""
+    return await answer(context, size, lambda: _encode(make()), "application/json")
+
+
+async def answer(
+    context: FrontendContext,
+    size: int,
+    make: Callable[[], bytes],
+    media_type: str,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The response with the bytes that `make` returns; a large one is made in a thread, off the event loop.
+
+    `size`: bytes that are expected, `LARGE_BYTES` for a large answer of which no more is known. Raises `RequestError`
+    (QUEUE_FULL) when too many bytes of large answers wait for their readers.
+    """
+    if size < LARGE_BYTES:
+        return Response(make(), headers=headers, media_type=media_type)
+    held = context.answer_budget.answer(size)
+    try:
+        body = await context.answers.run(size, lambda _: make())
+        held.resize(len(body))
+    except BaseException:
+        held.free()
+        raise
+    return LargeResponse(body, held, headers=headers, media_type=media_type)
+
+
+def numbers_size(rows: Iterable[Sized]) -> int:
+    """Bytes of the numbers of these rows in JSON."""
+    return NUMBER_BYTES * sum(map(len, rows))
 
 
 class LargeResponse(Response):
     """Sends its body in pieces, each when the one before has left: one write of a hundred megabytes would copy them on
-    the event loop, in which streams must move."""
+    the event loop, in which streams must move. Then its bytes are free."""
+
+    def __init__(
+        self, body: bytes, held: Answer, *, headers: Mapping[str, str] | None = None, media_type: str | None = None
+    ) -> None:
+        super().__init__(body, headers=headers, media_type=media_type)
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._send(send)
+        finally:
+            self._held.free()
+
+    async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for start in range(0, max(len(self.body), 1), STEP_BYTES):
             end = start + STEP_BYTES

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from quire.frontend.call import Call
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import UsageBlock, json_answer, json_list, usage_block
+from quire.frontend.http.answer import LARGE_BYTES, UsageBlock, json_answer, json_list, usage_block
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import renamed
@@ -95,7 +95,7 @@ def routes(context: FrontendContext) -> list[Route]:
             async with context.pipeline.open(asked, call) as stream:
                 made = await collect(stream)
         is_large = asked.logprobs is not None or asked.prompt_logprobs is not None
-        return await json_answer(context.answers, is_large, lambda: _answer(made))
+        return await json_answer(context, LARGE_BYTES if is_large else 0, lambda: _answer(made))
 
     return [Route("/inference/v1/generate", generate, methods=["POST"])]
 

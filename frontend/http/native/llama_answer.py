@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from quire.frontend.call import Call
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_answer
+from quire.frontend.http.answer import LARGE_BYTES, json_answer
 from quire.frontend.http.call import call_of
 from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.native.llama_fields import LlamaFields
@@ -39,7 +39,7 @@ async def answered(
         end = _end(made.model, output.finished, payload.reads_only)
         return _fields(end | _piece(piece) | {"stop": True}, payload.response_fields)
 
-    return await json_answer(context.answers, bool(payload.n_probs), whole)
+    return await json_answer(context, LARGE_BYTES if payload.n_probs else 0, whole)
 
 
 async def _chunks(

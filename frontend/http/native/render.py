@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_list
+from quire.frontend.http.answer import json_answer, json_list
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.call import request_id
 from quire.frontend.http.fields.conversation import renamed
@@ -56,7 +56,7 @@ def routes(context: FrontendContext) -> list[Route]:
         chat = await beside(request, payload.chat)
         with renamed(payload.names()):
             _, text = await context.pipeline.rendered(GenerateRequest(input=chat, model=payload.model))
-        return await _answer(context, len(text), RenderedText(text))
+        return await json_answer(context, len(text), lambda: RenderedText(text))
 
     async def chat(request: Request) -> Response:
         payload = await read(request, ChatRequest)
@@ -64,7 +64,7 @@ def routes(context: FrontendContext) -> list[Route]:
         with renamed(payload.names()):
             sampling = await beside(request, lambda: _sampling(generate))
             size, made = await _rendered(context, generate, sampling, bool(payload.stream))
-        return await _answer(context, size, made)
+        return await json_answer(context, size, lambda: made)
 
     async def completions(request: Request) -> Response:
         payload = await read(request, CompletionRequest)
@@ -73,7 +73,7 @@ def routes(context: FrontendContext) -> list[Route]:
             sampling = await beside(request, lambda: _sampling(requests[0]))
             _check_repeated(requests, sampling, context.config.max_send_bytes)
             made = [await _rendered(context, one, sampling, bool(payload.stream)) for one in requests]
-        return await _answer(context, sum(size for size, _ in made), [one for _, one in made])
+        return await json_answer(context, sum(size for size, _ in made), lambda: [one for _, one in made])
 
     return [
         Route("/apply-template", apply_template, methods=["POST"]),
@@ -89,11 +89,6 @@ def _check_repeated(requests: Sequence[GenerateRequest], sampling: msgspec.Raw, 
     if count > 1 and size > most:
         message = f"{count} prompts repeat the other fields in {size} bytes; at most {most} are allowed, send fewer"
         raise ParameterError("prompt", message)
-
-
-async def _answer(context: FrontendContext, size: int, made: Any) -> Response:
-    body = await context.answers.run(size, lambda _: msgspec.json.encode(made))
-    return Response(body, media_type="application/json")
 
 
 async def _rendered(

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_list, json_response
+from quire.frontend.http.answer import json_answer, json_list, json_response
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.call import call_of
 from quire.frontend.http.fields.conversation import renamed
@@ -63,8 +63,7 @@ def routes(context: FrontendContext) -> list[Route]:
             tokens = await context.pipeline.tokenize(
                 text, payload.model, _special(payload), payload.parse_special, with_texts, call_of(request)
             )
-        body = await context.answers.run(8 * len(tokens.token_ids), lambda _: _answer(tokens, with_texts))
-        return Response(body, media_type="application/json")
+        return await json_answer(context, 8 * len(tokens.token_ids), lambda: _answer(tokens, with_texts))
 
     async def detokenize(request: Request) -> Response:
         payload = await read(request, DetokenizeBody)
@@ -78,10 +77,10 @@ def routes(context: FrontendContext) -> list[Route]:
     ]
 
 
-def _answer(tokens: Tokens, with_texts: bool) -> bytes:
+def _answer(tokens: Tokens, with_texts: bool) -> TokenizeResponse:
     texts = json_list(tokens.texts) if with_texts else None
     ids = json_list(tokens.token_ids)
-    return msgspec.json.encode(TokenizeResponse(len(tokens.token_ids), tokens.max_model_len, ids, texts))
+    return TokenizeResponse(len(tokens.token_ids), tokens.max_model_len, ids, texts)
 
 
 def _text(payload: TokenizeBody) -> str | Chat:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from quire.frontend.call import Call
 from quire.frontend.context import FrontendContext
 from quire.frontend.http import body
-from quire.frontend.http.answer import json_answer, json_response
+from quire.frontend.http.answer import LARGE_BYTES, json_answer, json_response
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import Function, json_text, renamed
 from quire.frontend.http.fields.images import image_of
@@ -90,7 +90,8 @@ async def answered(
     with renamed(payload.names):
         async with context.pipeline.open(generate, call) as stream:
             generation = await collect(stream)
-    return await json_answer(context.answers, bool(payload.logprobs), lambda: answer.whole(generation))
+    size = LARGE_BYTES if payload.logprobs else 0
+    return await json_answer(context, size, lambda: answer.whole(generation))
 
 
 async def _lines(

@@ -8,15 +8,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_answer, json_list, json_response
+from quire.frontend.http.answer import json_answer, json_list, json_response, numbers_size
 from quire.frontend.http.body import read
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.decoding import ignored
 from quire.frontend.http.ollama.answer import Json, nanoseconds, served_name
 from quire.proto.api import Embeddings, EmbedRequest
-
-MANY_NUMBERS = 4096
-"""More take more than a millisecond to write."""
 
 
 class _Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -69,7 +66,7 @@ def routes(context: FrontendContext) -> list[Route]:
                 "prompt_eval_count": found.prompt_tokens,
             }
 
-        return await json_answer(context.answers, sum(map(len, found.vectors)) > MANY_NUMBERS, made)
+        return await json_answer(context, numbers_size(found.vectors), made)
 
     async def embeddings(request: Request) -> Response:
         body = await read(request, EmbeddingsBody)

@@ -9,7 +9,7 @@ from starlette.routing import Route
 from quire.frontend.call import Call
 from quire.frontend.context import FrontendContext
 from quire.frontend.http import body
-from quire.frontend.http.answer import json_answer
+from quire.frontend.http.answer import LARGE_BYTES, json_answer
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import count_tokens, fingerprint, renamed
 from quire.frontend.http.openai.chat_answer import ChatAnswer
@@ -35,7 +35,8 @@ def routes(context: FrontendContext) -> list[Route]:
         has_logprobs = generate.logprobs is not None or generate.prompt_logprobs is not None
         reasoning = "".join(output.reasoning for output in generation.outputs)
         num_reasoning = await count_tokens(context, reasoning)
-        return await json_answer(context.answers, has_logprobs, lambda: answer.whole(generation, num_reasoning))
+        size = LARGE_BYTES if has_logprobs else 0
+        return await json_answer(context, size, lambda: answer.whole(generation, num_reasoning))
 
     return [Route("/v1/chat/completions", create, methods=["POST"])]
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from quire.frontend.call import Call
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_answer, json_list, total_usage, usage_block
+from quire.frontend.http.answer import LARGE_BYTES, json_answer, json_list, total_usage, usage_block
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import renamed
@@ -57,7 +57,8 @@ def routes(context: FrontendContext) -> list[Route]:
         ]
         has_logprobs = payload.logprobs is not None or payload.prompt_logprobs is not None
         generations = [generation for _, generation in answers]
-        return await json_answer(context.answers, has_logprobs, lambda: _answer(context, payload, generations, echoes))
+        size = LARGE_BYTES if has_logprobs else 0
+        return await json_answer(context, size, lambda: _answer(context, payload, generations, echoes))
 
     return [Route("/v1/completions", create, methods=["POST"])]
 

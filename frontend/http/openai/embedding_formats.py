@@ -1,7 +1,7 @@
 """The forms of vectors in an answer: numbers, base64, or bytes with their description in a header, as vLLM has them."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ Endianness = Literal["little", "big", "native"]
 
 MAX_DESCRIBED = 128
 """Vectors whose places in the body fit into a header that clients read."""
+ITEM_BYTES: Final[dict[Dtype, int]] = {"float32": 4, "float16": 2, "bfloat16": 2}
 _ORDER = {"little": "<", "big": ">", "native": "="}
 
 
@@ -39,11 +40,7 @@ def vector_bytes(vector: Sequence[float], dtype: Dtype, endianness: Endianness) 
     return rounded.astype(f"{order}u2").tobytes()
 
 
-def places(sizes: Sequence[int], width: int, dtype: Dtype, endianness: Endianness) -> list[Place]:
+def places(count: int, width: int, dtype: Dtype, endianness: Endianness) -> list[Place]:
     """The places of vectors that stand one behind the other; `width`: numbers of each."""
-    found: list[Place] = []
-    start = 0
-    for index, size in enumerate(sizes):
-        found.append(Place(index, dtype, endianness, start, start + size, (width,)))
-        start += size
-    return found
+    size = width * ITEM_BYTES[dtype]
+    return [Place(index, dtype, endianness, index * size, (index + 1) * size, (width,)) for index in range(count)]

@@ -10,18 +10,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_answer, json_list
+from quire.frontend.http.answer import answer, json_answer, json_list, numbers_size
 from quire.frontend.http.body import read
 from quire.frontend.http.call import call_of
 from quire.frontend.http.decoding.ignored import note
 from quire.frontend.http.openai.embedding_formats import MAX_DESCRIBED, places, vector_bytes
 from quire.frontend.http.openai.embedding_types import EmbeddingItem, EmbeddingList, EmbeddingsBody, EmbeddingUsage
-from quire.frontend.limits.work_pool import LARGE_BYTES
 from quire.proto.api import Embeddings, EmbedRequest
 from quire.proto.messages.params import ParameterError
-
-MANY_NUMBERS = 4096
-"""More take more than a millisecond to write."""
 
 
 def routes(context: FrontendContext) -> list[Route]:
@@ -35,11 +31,11 @@ def routes(context: FrontendContext) -> list[Route]:
             raise ParameterError("encoding_format", message)
         asked = EmbedRequest(dimensions=body.dimensions, normalize=body.normalize, **fields)
         found = await context.pipeline.embed(asked, call_of(request), names)
-        # a million numbers take a while, in which the loop must beat
-        is_large = sum(map(len, found.vectors)) > MANY_NUMBERS
+        size = numbers_size(found.vectors)
         if body.encoding_format in ("bytes", "bytes_only"):
-            return await context.answers.run(LARGE_BYTES if is_large else 0, lambda _: _in_bytes(body, found))
-        return await json_answer(context.answers, is_large, lambda: _in_json(body, found))
+            headers = _description(body, found) if body.encoding_format == "bytes" else {}
+            return await answer(context, size, lambda: _in_bytes(body, found), "application/octet-stream", headers)
+        return await json_answer(context, size, lambda: _in_json(body, found))
 
     return [Route("/v1/embeddings", embeddings, methods=["POST"])]
 
@@ -55,21 +51,22 @@ def _in_json(body: EmbeddingsBody, found: Embeddings) -> EmbeddingList:
     return EmbeddingList(found.request_id, data, found.model, _usage(found), int(time.time()))
 
 
-def _in_bytes(body: EmbeddingsBody, found: Embeddings) -> Response:
-    """All vectors in a row; unless only bytes are wanted, the header `metadata` says as JSON what stands where."""
-    pieces = [vector_bytes(vector, body.embed_dtype, body.endianness) for vector in found.vectors]
-    response = Response(b"".join(pieces), media_type="application/octet-stream")
-    if body.encoding_format == "bytes":
-        described = {
-            "id": found.request_id,
-            "created": int(time.time()),
-            "model": found.model,
-            "data": places([len(piece) for piece in pieces], len(found.vectors[0]), body.embed_dtype, body.endianness),
-            "usage": _usage(found),
-        }
-        # names of models may be of any script; this leaves nothing but ASCII
-        response.headers["metadata"] = json.dumps(msgspec.to_builtins(described))
-    return response
+def _in_bytes(body: EmbeddingsBody, found: Embeddings) -> bytes:
+    """All vectors in a row."""
+    return b"".join(vector_bytes(vector, body.embed_dtype, body.endianness) for vector in found.vectors)
+
+
+def _description(body: EmbeddingsBody, found: Embeddings) -> dict[str, str]:
+    """The header `metadata`, which says as JSON what stands where."""
+    described = {
+        "id": found.request_id,
+        "created": int(time.time()),
+        "model": found.model,
+        "data": places(len(found.vectors), len(found.vectors[0]), body.embed_dtype, body.endianness),
+        "usage": _usage(found),
+    }
+    # names of models may be of any script; this leaves nothing but ASCII
+    return {"metadata": json.dumps(msgspec.to_builtins(described))}
 
 
 def _usage(found: Embeddings) -> EmbeddingUsage:

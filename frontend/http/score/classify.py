@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_answer
+from quire.frontend.http.answer import json_answer, numbers_size
 from quire.frontend.http.body import read
 from quire.frontend.http.call import call_of
 from quire.frontend.http.openai.input_body import InputBody
@@ -17,8 +17,6 @@ from quire.frontend.request.vectors.classes import TASKS
 from quire.proto.api import Classifications, ClassifyRequest
 
 CLASSIFY = ("/classify", "/v1/classify")
-MANY_NUMBERS = 4096
-"""More take more than a millisecond to write."""
 
 
 class ClassifyBody(InputBody, kw_only=True, forbid_unknown_fields=True):
@@ -59,9 +57,7 @@ def routes(context: FrontendContext) -> list[Route]:
         fields, names = await body.asked(context, request, TASKS)
         asked = ClassifyRequest(use_activation=body.activates, **fields)
         found = await context.pipeline.classify(asked, call_of(request), names, of_tokens=False)
-        # a million numbers take a while, in which the loop must beat
-        is_large = len(found.probs) * len(found.labels) > MANY_NUMBERS
-        return await json_answer(context.answers, is_large, lambda: _answer(found))
+        return await json_answer(context, numbers_size(found.probs), lambda: _answer(found))
 
     return [Route(path, classify, methods=["POST"]) for path in CLASSIFY]
 

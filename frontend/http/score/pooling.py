@@ -12,11 +12,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_answer, json_list
+from quire.frontend.http.answer import json_answer, json_list, numbers_size
 from quire.frontend.http.body import read
 from quire.frontend.http.call import call_of
 from quire.frontend.http.openai.embedding_formats import vector_bytes
-from quire.frontend.http.score.classify import MANY_NUMBERS, ClassifyBody
+from quire.frontend.http.score.classify import ClassifyBody
 from quire.frontend.http.score.types import Usage
 from quire.frontend.request.vectors.classes import TASKS
 from quire.proto.api import ClassifyRequest, EmbedRequest
@@ -75,11 +75,9 @@ def routes(context: FrontendContext) -> list[Route]:
             rows, label, model, num_tokens = found.probs, found.request_id, found.model, found.prompt_tokens
             if found.token_probs:
                 rows, width = found.token_probs, len(found.labels)
-        # a million numbers take a while, in which the loop must beat
-        is_large = sum(map(len, rows)) > MANY_NUMBERS
         return await json_answer(
-            context.answers,
-            is_large,
+            context,
+            numbers_size(rows),
             lambda: PooledList(
                 label, _pooled(body, rows, width), model, Usage(num_tokens, num_tokens), int(time.time())
             ),

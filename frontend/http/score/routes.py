@@ -29,7 +29,6 @@ from quire.frontend.http.score.types import (
     text_of,
     texts_of,
 )
-from quire.frontend.limits.work_pool import LARGE_BYTES
 from quire.proto.api import ScoreRequest, Scores
 from quire.proto.messages.params import ParameterError
 
@@ -46,10 +45,9 @@ def routes(context: FrontendContext) -> list[Route]:
         found = await context.pipeline.score(asked, call_of(request), documents=field)
         best = sorted(range(len(texts)), key=lambda index: -found.scores[index])[: body.top_n or None]
         shows = body.return_documents is not False if body.texts is None else bool(body.return_text)
-        # megabytes of texts take a while, in which the loop must beat
-        is_large = shows and sum(len(texts[index]) for index in best) > LARGE_BYTES
+        size = sum(len(texts[index]) for index in best) if shows else 0
         shown = texts if shows else None
-        return await json_answer(context.answers, is_large, lambda: _ranking(body, found, best, shown))
+        return await json_answer(context, size, lambda: _ranking(body, found, best, shown))
 
     async def score(request: Request) -> Response:
         body = await read(request, ScoreBody)

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import socket
 import threading
 
 import msgspec
@@ -257,5 +258,38 @@ def test_what_cannot_be_scored_is_named(embedding, path, fields, param):
     async def test(w):
         answer = await w.client.post(path, json=fields)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+    embedding(test)
+
+
+def test_readers_that_do_not_read_hold_no_more_than_a_budget(embedding):
+    async def test(w):
+        scheduler, budget = w.scheduler, w.server.context.answer_budget
+        wide = np.random.default_rng(0).random(400_000, np.float32)  # 8 MB of JSON: more than sockets take
+
+        def script(submit):
+            finish = Finish(submit.number, 0, "stop", Usage(1, 0, 0, 0.0, 0.0, 0.0), 0)
+            vectors = (EmbeddingVector(submit.number, wide.tobytes()),)
+            scheduler.send(Outputs(scheduler.epoch, b"", b"", b"", b"", (finish,), (), vectors))
+
+        scheduler.script = script
+        body = b'{"input": [1], "normalize": false}'
+        lines = ("POST /v1/embeddings HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+        head = "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode()
+        with socket.socket() as stuck:
+            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stuck.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(stuck, ("127.0.0.1", w.port))
+            await asyncio.get_running_loop().sock_sendall(stuck, head + body)
+            await w.until(lambda: budget.used)
+            budget.max_bytes = 12 << 20
+            for form in ("float", "base64", "bytes"):
+                refused = await raw(w, input=[1], encoding_format=form)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+                assert "retry-after" in refused.headers
+        await w.until(lambda: budget.used == 0)  # its connection is gone
+        answered = (await raw(w, input=[1])).json()["data"][0]["embedding"]
+        assert np.array_equal(np.array(answered, np.float32), wide)
+        assert budget.used == 0
 
     embedding(test)
