@@ -141,11 +141,13 @@ class Greedy:
 
 @pytest.fixture(scope="session")
 def load() -> Callable[..., Decoder]:
-    """`load(folder, group=SingleGroup(), dtype=torch.float32) -> Decoder`"""
+    """`load(folder, group=SingleGroup(), dtype=torch.float32, **fields) -> Decoder`; `fields`: of `read_spec`."""
 
-    def load_decoder(folder: Path, group: Group | None = None, dtype: torch.dtype = torch.float32) -> Decoder:
+    def load_decoder(
+        folder: Path, group: Group | None = None, dtype: torch.dtype = torch.float32, **fields: Any
+    ) -> Decoder:
         context = BuildContext(group or SingleGroup(), torch.device("cpu"), dtype, everywhere(DenseScheme()))
-        return load_model(folder, read_spec(folder), context).model
+        return load_model(folder, read_spec(folder, **fields), context).model
 
     return load_decoder
 
@@ -201,15 +203,15 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.fixture
-def classifier(settings, drive):
-    """`classifier(folder, **changes)`: a driver of the started model, with its facts."""
+def started(settings, drive):
+    """`started(folder, **changes)`: a driver of the started model, with its facts."""
     threads = torch.get_num_threads()
 
     def make(folder, **changes):
         config = WorkerConfig(**{**settings, "model": str(folder), **changes})
-        started = start(config, 0, Device("cpu", 0), Groups)
-        driver = drive(started.executor, config.block_size)
-        driver.facts = started.facts
+        worker = start(config, 0, Device("cpu", 0), Groups)
+        driver = drive(worker.executor, config.block_size)
+        driver.facts = worker.facts
         return driver
 
     yield make

@@ -56,9 +56,9 @@ def expected(folder, second_texts=None):
 
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize("architecture", MODELS)
-def test_pairs_in_one_step_get_the_logits_of_transformers(architecture, num_labels, checkpoint, classifier):
+def test_pairs_in_one_step_get_the_logits_of_transformers(architecture, num_labels, checkpoint, started):
     folder = checkpoint(architecture, num_labels=num_labels)
-    driver = classifier(folder)
+    driver = started(folder)
     assert (driver.facts.task, driver.facts.embedding_size) == ("score" if num_labels == 1 else "classify", 0)
     assert driver.facts.vector_size == len(driver.facts.head.labels) == num_labels
     for slot, (prompt, second) in enumerate(zip(PROMPTS, SECOND_TEXTS, strict=True)):
@@ -72,10 +72,10 @@ def test_pairs_in_one_step_get_the_logits_of_transformers(architecture, num_labe
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize("architecture", DECODERS)
 def test_a_decoders_last_token_is_classified_though_its_prompt_comes_in_chunks(
-    architecture, num_labels, checkpoint, classifier
+    architecture, num_labels, checkpoint, started
 ):
     folder = checkpoint(architecture, num_labels=num_labels)
-    driver = classifier(folder)
+    driver = started(folder)
     assert driver.facts.task == ("score" if num_labels == 1 else "classify")
     assert (driver.facts.whole_prompts, driver.facts.shares_prefixes) == (False, True)
     for slot, prompt in enumerate(PROMPTS):
@@ -88,9 +88,9 @@ def test_a_decoders_last_token_is_classified_though_its_prompt_comes_in_chunks(
         np.testing.assert_allclose(ours, wanted[index], atol=2e-5)
 
 
-def test_a_slot_forgets_the_pair_that_it_held(checkpoint, classifier):
+def test_a_slot_forgets_the_pair_that_it_held(checkpoint, started):
     folder = checkpoint("BertForSequenceClassification", num_labels=2)
-    driver = classifier(folder)
+    driver = started(folder)
     for second in (4, 0, 2):
         driver.scribe.admit(1, PROMPTS[0], second_text=second)
         (ours,) = numbers(driver.run([(1, len(PROMPTS[0]))]))
@@ -113,9 +113,9 @@ def test_two_ranks_give_the_numbers_of_one(architecture, checkpoint, group, scri
     assert ranks.stop() == [0, 0]
 
 
-def test_a_classifier_embeds_without_its_head(checkpoint, classifier):
+def test_a_classifier_embeds_without_its_head(checkpoint, started):
     folder = checkpoint("BertForSequenceClassification", num_labels=2)
-    driver = classifier(folder, task="embed")
+    driver = started(folder, task="embed")
     assert (driver.facts.task, driver.facts.vector_size, driver.facts.head) == ("embed", 64, None)
     driver.scribe.admit(0, PROMPTS[1])
     (ours,) = numbers(driver.run([(0, len(PROMPTS[1]))]))
@@ -179,14 +179,14 @@ def test_heads_that_cannot_be_served_are_refused_by_field(fields, task, text, ch
         read_spec(folder, task)
 
 
-def test_the_oldest_checkpoints_bring_tensors_that_nobody_needs(checkpoint, classifier):
+def test_the_oldest_checkpoints_bring_tensors_that_nobody_needs(checkpoint, started):
     folder = checkpoint("RobertaForSequenceClassification", num_labels=1)
     wanted = expected(folder)[1]
     tensors = load_file(folder / "model.safetensors")
     tensors["roberta.pooler.dense.weight"] = torch.zeros(64, 64)
     tensors["roberta.embeddings.position_ids"] = torch.arange(130)[None]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    driver = classifier(folder)
+    driver = started(folder)
     driver.scribe.admit(0, PROMPTS[1])
     np.testing.assert_allclose(numbers(driver.run([(0, len(PROMPTS[1]))]))[0], wanted, atol=2e-5)
 

@@ -10,14 +10,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from quire.worker.batch import Embedded
-from quire.worker.config import ENCODER_TYPES, WorkerConfig
-from quire.worker.device.device import Device
-from quire.worker.device.parallel import Groups
+from quire.worker.config import ENCODER_TYPES
 from quire.worker.media.media_inputs import StepMedia
 from quire.worker.specs.architectures import ARCHITECTURES
 from quire.worker.specs.families import bert
 from quire.worker.specs.registry import read_spec
-from quire.worker.start import start
 from quire.worker.weights.parts import ModelError
 
 ENCODER = {
@@ -80,22 +77,6 @@ def checkpoint(tmp_path):
     return make
 
 
-@pytest.fixture
-def embedder(settings, drive):
-    """`embedder(folder, **changes)`: a driver of the started model."""
-    threads = torch.get_num_threads()
-
-    def make(folder, **changes):
-        config = WorkerConfig(**{**settings, "model": str(folder), **changes})
-        started = start(config, 0, Device("cpu", 0), Groups)
-        driver = drive(started.executor, config.block_size)
-        driver.facts = started.facts
-        return driver
-
-    yield make
-    torch.set_num_threads(threads)
-
-
 def vectors(result):
     assert set(np.frombuffer(result.token_ids, np.int32).tolist()) <= {0}
     return [np.frombuffer(vector, np.float32) for vector in result.embeddings]
@@ -132,9 +113,9 @@ def some_prompts(lengths=(1, 5, 40, 128)):
         ("MixtralModel", "lasttoken"),
     ],
 )
-def test_a_batch_of_prompts_gives_the_vectors_of_transformers(architecture, pooling, checkpoint, embedder):
+def test_a_batch_of_prompts_gives_the_vectors_of_transformers(architecture, pooling, checkpoint, started):
     folder = checkpoint(architecture, pooling)
-    driver, prompts = embedder(folder), some_prompts()
+    driver, prompts = started(folder), some_prompts()
     is_encoder = "Bert" in architecture or "Roberta" in architecture
     assert (driver.facts.task, driver.facts.embedding_size) == ("embed", 64)
     assert driver.facts.whole_prompts == is_encoder
@@ -155,15 +136,15 @@ def test_a_decoder_whose_tokens_see_each_other_is_refused(checkpoint):
         read_spec(folder)
 
 
-def test_a_longest_prompt_is_the_positions_that_are_left(checkpoint, embedder):
-    assert embedder(checkpoint("XLMRobertaModel")).facts.max_model_len == 128
+def test_a_longest_prompt_is_the_positions_that_are_left(checkpoint, started):
+    assert started(checkpoint("XLMRobertaModel")).facts.max_model_len == 128
     assert read_spec(checkpoint("BertModel")).max_model_len == 130
 
 
 @pytest.mark.parametrize("pooling", ["mean_tokens", "lasttoken"])
-def test_a_decoders_prompt_may_come_in_chunks_beside_others(pooling, checkpoint, embedder):
+def test_a_decoders_prompt_may_come_in_chunks_beside_others(pooling, checkpoint, started):
     folder = checkpoint("Qwen3Model", pooling)
-    driver, prompts = embedder(folder), some_prompts((40, 33))
+    driver, prompts = started(folder), some_prompts((40, 33))
     for _ in range(2):  # a slot's next prompt does not begin with what the last one left
         driver.scribe.admit(3, prompts[0])
         assert vectors(driver.run([(3, 17)])) == []
@@ -176,12 +157,12 @@ def test_a_decoders_prompt_may_come_in_chunks_beside_others(pooling, checkpoint,
         driver.scribe.release(1)
 
 
-def test_a_vector_that_is_no_number_is_a_bad_row(checkpoint, embedder):
+def test_a_vector_that_is_no_number_is_a_bad_row(checkpoint, started):
     folder = checkpoint("BertModel")
     tensors = load_file(folder / "model.safetensors")
     tensors["embeddings.word_embeddings.weight"][17] = torch.nan
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    driver = embedder(folder)
+    driver = started(folder)
     driver.scribe.admit(0, [5, 6])
     driver.scribe.admit(1, [5, 17])
     result = driver.run([(0, 2), (1, 2)])
@@ -189,10 +170,10 @@ def test_a_vector_that_is_no_number_is_a_bad_row(checkpoint, embedder):
     assert np.isfinite(vectors(result)[0]).all()
 
 
-def test_an_encoder_takes_embeddings_in_place_of_looked_up_ones(checkpoint, embedder):
+def test_an_encoder_takes_embeddings_in_place_of_looked_up_ones(checkpoint, started):
     """A double of embeddings that are no token's; a decoder's are in tests/worker/step/test_embedded.py."""
     folder, (prompt,) = checkpoint("BertModel"), some_prompts((9,))
-    driver = embedder(folder)
+    driver = started(folder)
     with torch.inference_mode():
         table = driver.runner._model.embedding.embed(torch.arange(320))
     media = StepMedia(Embedded(torch.tensor(prompt), table))
@@ -201,7 +182,7 @@ def test_an_encoder_takes_embeddings_in_place_of_looked_up_ones(checkpoint, embe
     np.testing.assert_allclose(vectors(driver.run([(0, 9)]))[0], expected(folder, [prompt], "cls")[0], atol=2e-5)
 
 
-def test_two_ranks_give_the_vectors_of_one(checkpoint, embedder, group, scribe, settings):
+def test_two_ranks_give_the_vectors_of_one(checkpoint, started, group, scribe, settings):
     folder, prompts = checkpoint("XLMRobertaModel", "mean_tokens"), some_prompts((5, 40))
     ranks = group(2, model=str(folder))
     facts = ranks.join()[0].facts
@@ -215,7 +196,7 @@ def test_two_ranks_give_the_vectors_of_one(checkpoint, embedder, group, scribe, 
     assert ranks.stop() == [0, 0]
 
 
-def test_the_oldest_names_of_norms_and_heads_for_training_are_understood(checkpoint, embedder):
+def test_the_oldest_names_of_norms_and_heads_for_training_are_understood(checkpoint, started):
     folder = checkpoint("BertForMaskedLM")
     tensors = load_file(folder / "model.safetensors")
     assert any(name.startswith("cls.") for name in tensors)
@@ -225,7 +206,7 @@ def test_the_oldest_names_of_norms_and_heads_for_training_are_understood(checkpo
         for name, tensor in tensors.items()
     }
     save_file(renamed, folder / "model.safetensors", {"format": "pt"})
-    driver = embedder(folder)
+    driver = started(folder)
     driver.scribe.admit(0, [5, 6, 7])
     np.testing.assert_allclose(vectors(driver.run([(0, 3)]))[0], wanted, atol=2e-5)
 

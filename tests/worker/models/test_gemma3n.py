@@ -15,7 +15,6 @@ from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.mlp import SparseGate
 from quire.worker.models.build import load_model
 from quire.worker.quant.dense import DenseScheme
-from quire.worker.quant.scheme import everywhere
 from quire.worker.quant.select import schemes_of
 from quire.worker.specs import sizes
 from quire.worker.specs.quantized import read_plan
@@ -69,17 +68,12 @@ def wrapped(tmp_path_factory):
     return model, path
 
 
-def loaded(folder, **fields):
-    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
-    return load_model(folder, read_spec(folder, **fields), context).model
-
-
 @pytest.mark.parametrize("chunk", [1 << 30, 5])
-def test_the_text_of_a_model_with_towers_is_that_of_transformers(chunk, wrapped, greedy, prompts):
+def test_the_text_of_a_model_with_towers_is_that_of_transformers(chunk, wrapped, load, greedy, prompts):
     model, folder = wrapped
     with torch.inference_mode():
         made = model.generate(torch.tensor([prompts[-1]]), max_new_tokens=24, do_sample=False, eos_token_id=None)
-    (row,) = greedy(loaded(folder, language_only=True)).generate([prompts[-1]], 24, chunk=chunk)
+    (row,) = greedy(load(folder, language_only=True)).generate([prompts[-1]], 24, chunk=chunk)
     assert row.tokens == made[0].tolist()
 
 
@@ -89,7 +83,7 @@ def test_a_model_with_towers_is_refused_unless_its_text_alone_is_asked_for(wrapp
     assert caught.value.field == "architectures"
 
 
-def test_published_files_hold_keys_of_layers_that_read_anothers(tiny_checkpoint, greedy, prompts, tmp_path):
+def test_published_files_hold_keys_of_layers_that_read_anothers(tiny_checkpoint, load, greedy, prompts, tmp_path):
     """They are left unread; and bases of ropes are stated as they were first."""
     folder = tiny_checkpoint("Gemma3nForCausalLM", **TEXT)
     published = tmp_path / "published"
@@ -106,11 +100,11 @@ def test_published_files_hold_keys_of_layers_that_read_anothers(tiny_checkpoint,
         assert not unread.keys() & tensors.keys()
         tensors |= unread
     save_file(tensors, published / "model.safetensors")
-    rows, published_rows = (greedy(loaded(one)).generate(prompts[:3], 8) for one in (folder, published))
+    rows, published_rows = (greedy(load(one)).generate(prompts[:3], 8) for one in (folder, published))
     assert [row.tokens for row in rows] == [row.tokens for row in published_rows]
 
 
-def test_a_stream_that_is_all_but_nothing_stays_small(tiny_checkpoint, greedy, reference, prompts, tmp_path):
+def test_a_stream_that_is_all_but_nothing_stays_small(tiny_checkpoint, load, greedy, reference, prompts, tmp_path):
     """At either end of the streams."""
     folder = tmp_path / "small"
     shutil.copytree(tiny_checkpoint("Gemma3nForCausalLM", **TEXT), folder)
@@ -118,7 +112,7 @@ def test_a_stream_that_is_all_but_nothing_stays_small(tiny_checkpoint, greedy, r
     for name in ("altup_projections.1", "altup_unembed_projections.0"):
         tensors[f"model.{name}.weight"].mul_(1e-4)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    rows = greedy(loaded(folder)).generate(prompts[:5], 8)
+    rows = greedy(load(folder)).generate(prompts[:5], 8)
     for row, (tokens, logprobs) in zip(rows, reference(folder, prompts[:5], 8), strict=True):
         assert row.tokens == tokens
         assert row.logprobs == pytest.approx(logprobs, abs=1e-4)

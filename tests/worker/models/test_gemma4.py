@@ -8,12 +8,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from quire.worker.build_context import BuildContext
-from quire.worker.device.parallel import SingleGroup
-from quire.worker.models.build import load_model
-from quire.worker.quant.dense import DenseScheme
-from quire.worker.quant.scheme import everywhere
-from quire.worker.specs.registry import parse_spec, read_spec
+from quire.worker.specs.registry import parse_spec
 from quire.worker.weights.parts import ModelError
 
 TEXT = {
@@ -69,24 +64,19 @@ def wrapped(request, tmp_path_factory):
     return model, path
 
 
-def loaded(folder, **fields):
-    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
-    return load_model(folder, read_spec(folder, **fields), context).model
-
-
 @pytest.mark.parametrize("chunk", [1 << 30, 5])
-def test_the_text_of_a_model_with_towers_is_that_of_transformers(chunk, wrapped, greedy, prompts):
+def test_the_text_of_a_model_with_towers_is_that_of_transformers(chunk, wrapped, load, greedy, prompts):
     model, folder = wrapped
     prompt = [token for token in prompts[-1] if token not in TOKENS.values()]
     with torch.inference_mode():
         made = model.generate(
             torch.tensor([prompt]), max_new_tokens=24, do_sample=False, eos_token_id=None, suppress_tokens=None
         )
-    (row,) = greedy(loaded(folder, language_only=True)).generate([prompt], 24, chunk=chunk)
+    (row,) = greedy(load(folder, language_only=True)).generate([prompt], 24, chunk=chunk)
     assert row.tokens == made[0].tolist()
 
 
-def test_published_files_hold_keys_of_layers_that_read_anothers(tiny_checkpoint, greedy, prompts, tmp_path):
+def test_published_files_hold_keys_of_layers_that_read_anothers(tiny_checkpoint, load, greedy, prompts, tmp_path):
     """They are left unread; and heads are stated for all layers of a kind at once."""
     folder = tiny_checkpoint("Gemma4ForCausalLM", **{**TEXT, **SMALL})
     published = tmp_path / "published"
@@ -101,7 +91,7 @@ def test_published_files_hold_keys_of_layers_that_read_anothers(tiny_checkpoint,
         assert not projections.keys() & tensors.keys()
         tensors |= {**projections, f"{path}.k_norm.weight": torch.full((head_dim,), torch.nan)}
     save_file(tensors, published / "model.safetensors")
-    rows, published_rows = (greedy(loaded(one)).generate(prompts[:3], 8) for one in (folder, published))
+    rows, published_rows = (greedy(load(one)).generate(prompts[:3], 8) for one in (folder, published))
     assert [row.tokens for row in rows] == [row.tokens for row in published_rows]
 
 

@@ -9,15 +9,12 @@ import transformers
 from tiny_classifiers import SHAPE, wordpiece
 
 from quire.worker.build_context import BuildContext
-from quire.worker.config import WorkerConfig
-from quire.worker.device.device import Device
-from quire.worker.device.parallel import ALONE, Groups
+from quire.worker.device.parallel import ALONE
 from quire.worker.models.build import build_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs import sizes
 from quire.worker.specs.registry import read_spec
-from quire.worker.start import start
 from quire.worker.weights.parts import ModelError
 
 DECODER = {"num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
@@ -55,22 +52,6 @@ def checkpoint(tmp_path):
     return make
 
 
-@pytest.fixture
-def scorer(settings, drive):
-    """`scorer(folder, **changes)`: a driver of the started model."""
-    threads = torch.get_num_threads()
-
-    def make(folder, **changes):
-        config = WorkerConfig(**{**settings, "model": str(folder), **changes})
-        started = start(config, 0, Device("cpu", 0), Groups)
-        driver = drive(started.executor, config.block_size)
-        driver.facts = started.facts
-        return driver
-
-    yield make
-    torch.set_num_threads(threads)
-
-
 def numbers(result):
     return [np.frombuffer(vector, np.float32) for vector in result.embeddings]
 
@@ -87,9 +68,9 @@ def logits(folder, architecture, *tokens):
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "own head"])
 @pytest.mark.parametrize("architecture", MODELS)
-def test_the_number_is_what_one_logit_has_over_the_other(architecture, tied, checkpoint, scorer):
+def test_the_number_is_what_one_logit_has_over_the_other(architecture, tied, checkpoint, started):
     folder = checkpoint(architecture, tied, **RERANKER)
-    driver = scorer(folder)
+    driver = started(folder)
     assert (driver.facts.task, driver.facts.vector_size) == ("score", 1)
     assert (driver.facts.head.labels, driver.facts.head.activation) == (("mat",), "sigmoid")
     assert driver.facts.head.is_of_tokens
@@ -102,9 +83,9 @@ def test_the_number_is_what_one_logit_has_over_the_other(architecture, tied, che
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_other_names_for_the_class_and_the_way_change_nothing(tied, checkpoint, scorer):
+def test_other_names_for_the_class_and_the_way_change_nothing(tied, checkpoint, started):
     folder = checkpoint("Qwen3ForCausalLM", tied, **ORIGINAL, architectures=["Qwen3ForSequenceClassification"])
-    driver = scorer(folder)
+    driver = started(folder)
     driver.scribe.admit(0, PROMPTS[1])
     wanted = logits(folder, "Qwen3ForCausalLM", "cat", "mat")[1]
     (ours,) = numbers(driver.run([(0, len(PROMPTS[1]))]))
@@ -112,9 +93,9 @@ def test_other_names_for_the_class_and_the_way_change_nothing(tied, checkpoint, 
 
 
 @pytest.mark.parametrize("tokens", [["mat"], ["cat", "mat", "dog"]])
-def test_logits_alone_are_numbers_of_labels(tokens, checkpoint, scorer):
+def test_logits_alone_are_numbers_of_labels(tokens, checkpoint, started):
     folder = checkpoint("Qwen2ForCausalLM", True, classifier_from_token=tokens, method="no_post_processing")
-    driver = scorer(folder)
+    driver = started(folder)
     assert driver.facts.task == ("score" if len(tokens) == 1 else "classify")
     assert driver.facts.head.labels == tuple(tokens)
     driver.scribe.admit(0, PROMPTS[0])
@@ -137,7 +118,7 @@ def test_two_ranks_give_the_numbers_of_one(tied, checkpoint, group, scribe, sett
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_only_those_rows_of_the_head_are_kept(tied, checkpoint, scorer):
+def test_only_those_rows_of_the_head_are_kept(tied, checkpoint, started):
     folder = checkpoint("Qwen3ForCausalLM", tied, **RERANKER)
     spec = read_spec(folder)
     context = BuildContext(ALONE, torch.device("meta"), torch.float32, everywhere(DenseScheme()))
@@ -148,9 +129,9 @@ def test_only_those_rows_of_the_head_are_kept(tied, checkpoint, scorer):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_layers_of_codes_leave_the_rows_as_they_are(tied, checkpoint, scorer):
+def test_layers_of_codes_leave_the_rows_as_they_are(tied, checkpoint, started):
     folder = checkpoint("Qwen3ForCausalLM", tied, **RERANKER)
-    driver = scorer(folder, quantization="int8")
+    driver = started(folder, quantization="int8")
     driver.scribe.admit(0, PROMPTS[0])
     wanted = logits(folder, "Qwen3ForCausalLM", "cat", "mat")[0]
     (ours,) = numbers(driver.run([(0, len(PROMPTS[0]))]))

@@ -54,10 +54,10 @@ def numbers(result, width):
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize("architecture", ENCODERS)
 def test_each_token_of_an_encoders_prompts_gets_the_logits_of_transformers(
-    architecture, num_labels, checkpoint, classifier
+    architecture, num_labels, checkpoint, started
 ):
     folder = checkpoint(architecture, num_labels=num_labels)
-    driver = classifier(folder)
+    driver = started(folder)
     assert (driver.facts.task, driver.facts.by_token, driver.facts.vector_size) == ("classify", True, num_labels)
     for slot, prompt in enumerate(PROMPTS):
         driver.scribe.admit(slot, prompt)
@@ -67,9 +67,9 @@ def test_each_token_of_an_encoders_prompts_gets_the_logits_of_transformers(
 
 
 @pytest.mark.parametrize("architecture", OF_DECODERS)
-def test_each_token_of_a_decoders_prompts_does_though_they_come_in_chunks(architecture, checkpoint, classifier):
+def test_each_token_of_a_decoders_prompts_does_though_they_come_in_chunks(architecture, checkpoint, started):
     folder = checkpoint(architecture, num_labels=3)
-    driver = classifier(folder)
+    driver = started(folder)
     assert (driver.facts.by_token, driver.facts.shares_prefixes) == (True, False)
     for slot, prompt in enumerate(PROMPTS):
         driver.scribe.admit(slot, prompt)
@@ -96,20 +96,20 @@ def test_two_ranks_give_the_numbers_of_one(architecture, checkpoint, group, scri
     assert ranks.stop() == [0, 0]
 
 
-def test_a_head_may_have_no_bias_and_may_be_left_out(checkpoint, classifier):
+def test_a_head_may_have_no_bias_and_may_be_left_out(checkpoint, started):
     folder = checkpoint("Qwen3ForTokenClassification", num_labels=3, token_classification_bias=False)
-    driver = classifier(folder, task="reward")
+    driver = started(folder, task="reward")
     assert (driver.facts.task, driver.facts.head.activation) == ("reward", "none")
     driver.scribe.admit(0, PROMPTS[1])
     (ours,) = numbers(driver.run([(0, len(PROMPTS[1]))]), 3)
     np.testing.assert_allclose(ours, expected(folder)[1], atol=5e-5)
-    embedding = classifier(folder, task="embed")
+    embedding = started(folder, task="embed")
     assert (embedding.facts.task, embedding.facts.by_token, embedding.facts.vector_size) == ("embed", False, 64)
 
 
-def test_a_row_with_values_that_are_no_numbers_is_named_though_its_prompt_goes_on(checkpoint, classifier):
+def test_a_row_with_values_that_are_no_numbers_is_named_though_its_prompt_goes_on(checkpoint, started):
     folder = checkpoint("Qwen3ForTokenClassification", num_labels=3)
-    driver = classifier(folder)
+    driver = started(folder)
     driver.runner._model.classifier.output.stored("weight").data[0, 0] = float("nan")
     for slot in (0, 2):
         driver.scribe.admit(slot, PROMPTS[slot])

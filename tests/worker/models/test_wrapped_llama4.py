@@ -4,11 +4,6 @@ import pytest
 import torch
 import transformers
 
-from quire.worker.build_context import BuildContext
-from quire.worker.device.parallel import SingleGroup
-from quire.worker.models.build import load_model
-from quire.worker.quant.dense import DenseScheme
-from quire.worker.quant.scheme import everywhere
 from quire.worker.specs.registry import parse_spec, read_spec
 from quire.worker.weights.parts import ModelError
 
@@ -71,9 +66,8 @@ def folder(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("chunk", [1 << 30, 5])
-def test_its_text_is_that_of_transformers(chunk, model, folder, greedy, prompts):
-    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
-    decoder = load_model(folder, read_spec(folder, language_only=True), context).model
+def test_its_text_is_that_of_transformers(chunk, model, folder, load, greedy, prompts):
+    decoder = load(folder, language_only=True)
     prompt = [token for token in prompts[-1] if token != 5]
     with torch.inference_mode():
         made = model.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False, eos_token_id=None)

@@ -6,13 +6,6 @@ import pytest
 import torch
 import transformers
 
-from quire.worker.build_context import BuildContext
-from quire.worker.device.parallel import SingleGroup
-from quire.worker.models.build import load_model
-from quire.worker.quant.dense import DenseScheme
-from quire.worker.quant.scheme import everywhere
-from quire.worker.specs.registry import read_spec
-
 TEXT = {
     "vocab_size": 320,
     "hidden_size": 64,
@@ -61,9 +54,8 @@ def folder(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("chunk", [1 << 30, 5])
-def test_its_text_is_that_of_transformers(chunk, model, folder, greedy, prompts):
-    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
-    decoder = load_model(folder, read_spec(folder, language_only=True), context).model
+def test_its_text_is_that_of_transformers(chunk, model, folder, load, greedy, prompts):
+    decoder = load(folder, language_only=True)
     prompt = [token for token in prompts[-1] if token not in TOKENS.values()]
     with torch.inference_mode():
         made = model.generate(
