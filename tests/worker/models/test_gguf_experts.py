@@ -12,25 +12,22 @@ import torch
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mode, yet they share modules
+sys.path.insert(0, str(Path(__file__).parent))
 
+import loaded_experts
 from gguf_bytes import LLAMA, gguf
+from loaded_experts import check_sum, check_tokens, load
 
 from quire.deploy.gguf.config import config_of
 from quire.deploy.gguf.folder import make_folder
-from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
-from quire.worker.device.parallel import SingleGroup
-from quire.worker.models.build import load_model
 from quire.worker.quant.form import Groups
-from quire.worker.quant.select import schemes_of
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.quantized import read_plan
-from quire.worker.specs.registry import read_spec
 from quire.worker.weights.gguf.files import read_model
 from quire.worker.weights.parts import ModelError
 
-CPU = torch.device("cpu")
 CONFIG = {
     "num_experts": 5,
     "num_experts_per_tok": 2,
@@ -50,11 +47,6 @@ EXPERT = re.compile(
     r"(?P<layer>model\.layers\.(?P<n>\d+)\.mlp\.experts\.)(?P<e>\d+)\.(?P<part>gate|up|down)_proj\.weight"
 )
 F32, Q8_0, Q4_0 = 0, 8, 2
-
-
-class Rank(SingleGroup):
-    def __init__(self, rank, size):
-        self.rank, self.size = rank, size
 
 
 def blocks(weight, kind):
@@ -122,16 +114,10 @@ def metadata(config):
     return {"general.architecture": "qwen3moe", **{f"qwen3moe.{key}": value for key, value in sizes.items()}, **others}
 
 
-def load(folder, rank=0, size=1, dealt=False):
-    spec = read_spec(folder, expert_parallel=dealt)
-    plan = read_plan(WorkerConfig(model=str(folder), dtype="float32"), spec)
-    context = BuildContext(Rank(rank, size), CPU, torch.float32, schemes_of(plan, CPU))
-    return load_model(folder, spec, context, plan=plan).model, plan
-
-
 def test_tokens_are_those_of_transformers_with_the_weights_that_are_meant(made, greedy, reference, prompts):
     folder, meant = made
-    decoder, plan = load(folder)
+    decoder = load(folder)
+    plan = read_plan(loaded_experts.config_of(folder), decoder.spec)
     experts = {path: form for path, form in plan.forms.items() if ".experts." in path}
     assert len(experts) == 2 * 5 * 3
     assert {path.endswith(".down"): form for path, form in experts.items()} == {
@@ -139,22 +125,13 @@ def test_tokens_are_those_of_transformers_with_the_weights_that_are_meant(made, 
         False: Groups(4, 32),
     }
     some = prompts[::5]
-    for row, (tokens, logprobs) in zip(greedy(decoder).generate(some, 12), reference(meant, some, 12), strict=True):
-        assert row.tokens == tokens
-        assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
+    check_tokens(greedy(decoder), reference(meant, some, 12), some, (1 << 30,))
 
 
 @pytest.mark.parametrize("dealt", [False, True])
 def test_the_shares_of_two_ranks_add_up(made, dealt):
     """Of the inner axis, or of whole experts."""
-    (whole, _), *shares = load(made[0]), *(load(made[0], rank, 2, dealt) for rank in range(2))
-    generator = torch.Generator().manual_seed(3)
-    x = torch.randn(9, whole.spec.hidden_size, generator=generator)
-    ids = torch.stack([torch.randperm(5, generator=generator)[:2] for _ in range(9)]).int()
-    weights = torch.rand(9, 2, generator=generator)
-    for blocks in zip(whole.blocks, *(model.blocks for model, _ in shares), strict=True):
-        one, *two = (block.mlp.experts(x, ids, weights) for block in blocks)
-        torch.testing.assert_close(two[0] + two[1], one, atol=1e-5, rtol=1e-5)
+    check_sum(load(made[0]), [load(made[0], rank, 2, dealt) for rank in range(2)], 5)
 
 
 def test_experts_of_all_tokens_are_refused_by_their_key(made):

@@ -1,21 +1,19 @@
 """Quantized experts on processors: the tokens of transformers with the weights they mean, and ranks that share them."""
 
 import re
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch.nn.functional import silu
 
 from quire.kernels.experts.experts import sum_of_experts
 from quire.kernels.linear.linear_f8 import pack
 from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks_reference
 from quire.worker.build_context import BuildContext
-from quire.worker.config import WorkerConfig
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.experts_apart import ExpertsApart
 from quire.worker.models.build import build_model, load_model
@@ -28,15 +26,12 @@ from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import read_spec
 from quire.worker.specs.tape import untaped
 from quire.worker.weights.checkpoint import Checkpoint
-from quire.worker.weights.header import CheckpointError
-from quire.worker.weights.parts import ModelError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
+from loaded_experts import CPU, check_sum, check_tokens, config_of, load, routed, sent
 from packed_experts import FORMATS, pack_folder, pack_matrices
-from packed_experts import MODELS as PACKED
 
-CPU = torch.device("cpu")
 INNER = 128
 QWEN3 = {
     "num_experts": 5,
@@ -76,23 +71,6 @@ CASES = [
 ]
 
 
-class Rank(SingleGroup):
-    """Knows its place in a group: its experts alone are run."""
-
-    def __init__(self, rank, size):
-        self.rank, self.size = rank, size
-
-
-def config_of(folder, **fields):
-    return WorkerConfig(model=str(folder), dtype="float32", **fields)
-
-
-def load(folder, rank=0, size=1, dealt=False, dtype=torch.float32):
-    spec = read_spec(folder, expert_parallel=dealt)
-    plan = read_plan(config_of(folder), spec)
-    return load_model(folder, spec, BuildContext(Rank(rank, size), CPU, dtype, schemes_of(plan, CPU)), plan=plan).model
-
-
 @pytest.fixture(scope="module")
 def folders(tiny_checkpoint, tmp_path_factory):
     """`folders(model, format)`: the quantized checkpoint, and the dense one that it means."""
@@ -116,15 +94,7 @@ def test_tokens_are_those_of_transformers_with_the_weights_that_are_meant(
     stored, meant = folders(model, name)
     decoder, some = load(stored), prompts[::5]
     assert all(isinstance(experts, ExpertsApart) for experts in routed(decoder))
-    same(greedy(decoder), reference(meant, some, 12), some)
-
-
-def same(engine, expected, prompts):
-    """Whole and in chunks."""
-    for chunk in (1 << 30, 3):
-        for row, (tokens, logprobs) in zip(engine.generate(prompts, 12, chunk=chunk), expected, strict=True):
-            assert row.tokens == tokens
-            assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
+    check_tokens(greedy(decoder), reference(meant, some, 12), some)
 
 
 def test_activations_beside_codes_are_rounded_as_the_checkpoint_says(folders):
@@ -147,18 +117,6 @@ def test_activations_beside_codes_are_rounded_as_the_checkpoint_says(folders):
         torch.testing.assert_close(experts(x, ids, weights), expected, atol=1e-5, rtol=1e-5)
 
 
-def routed(decoder):
-    return [block.mlp.experts for block in decoder.blocks if hasattr(block.mlp, "experts")]
-
-
-def sent(hidden, experts, tokens=9, k=2):
-    """Inputs of a layer of experts, one token of padding among them."""
-    generator = torch.Generator().manual_seed(3)
-    ids = torch.stack([torch.randperm(experts, generator=generator)[:k] for _ in range(tokens)]).int()
-    ids[4] = -1
-    return torch.randn(tokens, hidden, generator=generator), ids, torch.rand(tokens, k, generator=generator)
-
-
 @pytest.mark.parametrize("dealt", [False, True])
 @pytest.mark.parametrize("name", ["fp8 rows", "int4 groups", "awq", "gptq"])
 def test_the_shares_of_two_ranks_add_up_and_each_reads_its_own(name, dealt, folders, monkeypatch):
@@ -171,11 +129,7 @@ def test_the_shares_of_two_ranks_add_up_and_each_reads_its_own(name, dealt, fold
             Checkpoint, "read", lambda own, tensor, *rest, to=names: (to.add(tensor), read(own, tensor, *rest))[1]
         )
         shares.append(load(stored, rank, 2, dealt))
-    given = sent(whole.spec.hidden_size, 5)
-    for layers in zip(routed(whole), *map(routed, shares), strict=True):
-        one, *two = (layer(*given) for layer in layers)
-        torch.testing.assert_close(two[0] + two[1], one, atol=1e-5, rtol=1e-5)
-        assert not one[4].any()
+    check_sum(whole, shares, 5)
     if dealt:
         numbers = [
             {int(name.split(".experts.")[1].split(".")[0]) for name in names if ".experts." in name} for names in seen
@@ -250,83 +204,3 @@ def test_without_files_the_same_modules_are_built(name, folders):
     build_model(spec, context)
     assert len([path for path in plan.forms if ".experts." in path]) == 2 * 5 * 3
     assert isinstance(load_model(stored, spec, context, "dummy", plan=plan).model.blocks[0].mlp.experts, ExpertsApart)
-
-
-@pytest.fixture(scope="module")
-def published(tiny_checkpoint, tmp_path_factory):
-    """gpt-oss as it is published, and the dense checkpoint that it means."""
-    architecture, config, publish = PACKED["gpt-oss: as published, in MXFP4"]
-    return publish(tiny_checkpoint(architecture, **config), tmp_path_factory.mktemp("published"))
-
-
-def test_gpt_oss_as_published_gives_the_tokens_of_transformers(published, greedy, reference, prompts):
-    stored, meant = published
-    decoder, some = load(stored), prompts[::5]
-    assert all(isinstance(experts, ExpertsApart) for experts in routed(decoder))
-    same(greedy(decoder), reference(meant, some, 12), some)
-
-
-@pytest.mark.parametrize("dealt", [False, True])
-def test_two_ranks_read_their_share_of_the_tensors_of_all_experts(dealt, published, monkeypatch):
-    """Ranks of an inner axis read half of the rows, or of the groups; others the experts that they were dealt."""
-    stored, _ = published
-    whole, read = load(stored), Checkpoint.read
-    sums = [0, 0]
-    shares = []
-    for rank in range(2):
-
-        def counted(own, tensor, region, to=rank):
-            found = read(own, tensor, region)
-            sums[to] += found.nbytes if tensor.endswith(("_blocks", "_scales")) else 0
-            return found
-
-        monkeypatch.setattr(Checkpoint, "read", counted)
-        shares.append(load(stored, rank, 2, dealt))
-    given = sent(whole.spec.hidden_size, 5)
-    for layers in zip(routed(whole), *map(routed, shares), strict=True):
-        one, *two = (layer(*given) for layer in layers)
-        torch.testing.assert_close(two[0] + two[1], one, atol=1e-5, rtol=1e-5)
-    held = load_file(stored / "model.safetensors").items()
-    total = sum(tensor.nbytes for name, tensor in held if name.endswith(("_blocks", "_scales")))
-    assert sums == ([total * 3 // 5, total * 2 // 5] if dealt else [total // 2] * 2)
-
-
-def test_a_gpu_refuses_gpt_oss_as_published(published):
-    stored, _ = published
-    needs, (refusal,) = fit(config_of(stored), Place(True, None))
-    assert needs is None
-    assert "experts in 4-bit float groups need the CPU backend" in refusal
-
-
-@pytest.mark.parametrize(
-    ("name", "changed", "message"),
-    [
-        ("gate_up_proj_blocks", lambda one: one[..., :8], r"has shape .* must be \[experts, outputs, groups, 16\]"),
-        ("gate_up_proj_blocks", lambda one: one.int(), "is I32, but quantization_config makes it one of U8"),
-        ("down_proj_scales", lambda one: one[:, :-1], "has shape .* makes it"),
-        ("down_proj_scales", lambda one: None, "should be there, but the checkpoint holds nothing"),
-        ("down_proj_scales", lambda one: torch.full_like(one, 255), "holds a scale that nothing can be computed with"),
-        ("down_proj_blocks", lambda one: one[:, :, 1:], "down_proj_scales: has shape"),
-    ],
-)
-def test_damaged_tensors_of_all_experts_are_refused_by_name(name, changed, message, published, tmp_path):
-    folder = shutil.copytree(published[0], tmp_path / "model")
-    tensors = load_file(folder / "model.safetensors")
-    full = f"model.layers.0.mlp.experts.{name}"
-    new = changed(tensors.pop(full))
-    save_file(tensors if new is None else {**tensors, full: new.contiguous()}, folder / "model.safetensors")
-    with pytest.raises((ModelError, CheckpointError), match=message):
-        load(folder)
-
-
-def test_the_published_gpt_oss_is_counted_in_bytes():
-    """Without its files: config.json alone says that the experts take 17 bytes for 32 weights."""
-    folder = Path(__file__).parents[2] / "published" / "gpt-oss-20b"
-    needs, refusals = fit(WorkerConfig(model=str(folder), dtype="bfloat16"), Place(False, None))
-    assert refusals == []
-    assert needs.num_parameters == 20_914_757_184
-    spec = needs.spec
-    experts = 24 * 32 * 3 * 2880 * 2880
-    found = sizes.count(spec, 1).bytes_by_form(2, read_plan(WorkerConfig(model=str(folder), dtype="bfloat16"), spec))
-    assert found.pop(DENSE) == 2 * (needs.num_parameters - experts) + 2 * 24 * 64
-    assert list(found.values()) == [experts * 17 // 32]
