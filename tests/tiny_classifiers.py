@@ -65,17 +65,22 @@ KINDS = {
 }
 
 
-def write(folder, architecture, **fields):
-    """A checkpoint of an architecture of `KINDS`, or its kin that labels tokens, in `folder`; `fields`: its config."""
-    kind, tokenizer_of, own = KINDS[architecture.replace("ForTokenClassification", "ForSequenceClassification")]
+def write_random(folder, architecture, config, seed):
+    """A model of the library, its norms and biases not the ones and zeros that would hide a mistake."""
     with torch.random.fork_rng():
-        torch.manual_seed(11)
-        model = getattr(transformers, architecture)(kind(**SHAPE, **own, **fields))
+        torch.manual_seed(seed)
+        model = getattr(transformers, architecture)(config)
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:
                 gain = "norm" in name.lower() and name.endswith("weight")
                 torch.nn.init.normal_(parameter, mean=float(gain), std=0.2)
     model.save_pretrained(folder)
+
+
+def write(folder, architecture, **fields):
+    """A checkpoint of an architecture of `KINDS`, or its kin that labels tokens, in `folder`; `fields`: its config."""
+    kind, tokenizer_of, own = KINDS[architecture.replace("ForTokenClassification", "ForSequenceClassification")]
+    write_random(folder, architecture, kind(**SHAPE, **own, **fields), 11)
     tokenizer, settings = tokenizer_of()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -11,22 +11,31 @@ SPECIAL = ["<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"]
 BEGIN, END, ROW = "<start_of_image>", "<end_of_image>", "<image_soft_token>"
 VOCABULARY = 384
 CORPUS = ["what do you see in this picture, and what in that one", "a quire is a gathering of pages"]
-TEMPLATE = """\
+TURNS = """\
 {{- bos_token -}}
+{%- set marks = MARKS -%}
 {%- for message in messages -%}
-{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}
+{{ 'BEGIN' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}
 {%- if message['content'] is string -%}
 {{ message['content'] | trim }}
 {%- else -%}
 {%- for item in message['content'] -%}
-{%- if item['type'] == 'image' -%}{{ '<start_of_image>' }}
+{%- if item['type'] in marks -%}{{ marks[item['type']] }}
 {%- elif item['type'] == 'text' -%}{{ item['text'] | trim }}
 {%- endif -%}
 {%- endfor -%}
 {%- endif -%}
-{{ '<end_of_turn>\n' }}
+{{ 'END\n' }}
 {%- endfor -%}
-{%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}"""
+{%- if add_generation_prompt -%}{{ 'BEGINmodel\n' }}{%- endif -%}"""
+
+
+def turns(begin, end, marks):
+    """The chat template of turns between two tokens; `marks`: kind of a part -> the token that stands for it."""
+    return TURNS.replace("BEGIN", begin).replace("END", end).replace("MARKS", repr(marks))
+
+
+TEMPLATE = turns("<start_of_turn>", "<end_of_turn>", {"image": BEGIN})
 PATCH, SIDE, TOKENS = 4, 48, 9
 """Pixels of the sides of a patch and of an image, and tokens of an image: averages of 4 * 4 patches."""
 WINDOW = 7

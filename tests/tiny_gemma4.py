@@ -9,6 +9,7 @@ import sys
 import types
 from unittest import mock
 
+import tiny_gemma3
 import tiny_tokenizer
 import torch
 import transformers
@@ -18,23 +19,7 @@ from transformers.video_utils import VideoMetadata
 SPECIAL = ["<eos>", "<bos>", "<pad>", "<|turn>", "<turn|>"]
 BEGIN, ROW, END, VIDEO = "<|image>", "<|image|>", "<image|>", "<|video|>"
 VOCABULARY = 384
-CORPUS = ["what do you see in this picture, and what in that one", "a quire is a gathering of pages"]
-TEMPLATE = """\
-{{- bos_token -}}
-{%- for message in messages -%}
-{{ '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}
-{%- if message['content'] is string -%}
-{{ message['content'] | trim }}
-{%- else -%}
-{%- for item in message['content'] -%}
-{%- if item['type'] in ('image', 'video') -%}{{ '<|' + item['type'] + '|>' }}
-{%- elif item['type'] == 'text' -%}{{ item['text'] | trim }}
-{%- endif -%}
-{%- endfor -%}
-{%- endif -%}
-{{ '<turn|>\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{ '<|turn>model\n' }}{%- endif -%}"""
+TEMPLATE = tiny_gemma3.turns("<|turn>", "<turn|>", {"image": ROW, "video": VIDEO})
 PATCH, POOL, TOKENS = 4, 3, 70
 """Pixels of a patch's side, patches of a token's, and most tokens of an image."""
 WINDOW = 9
@@ -163,7 +148,7 @@ def _draw(path, values):
 def write_tokenizer(folder):
     names = {"boi_token": BEGIN, "eoi_token": END, "image_token": ROW, "bos_token": "<bos>", "eos_token": "<eos>"}
     return tiny_tokenizer.write_tokenizer(
-        folder, [*SPECIAL, BEGIN, ROW, END, VIDEO], TEMPLATE, CORPUS, VOCABULARY, **names
+        folder, [*SPECIAL, BEGIN, ROW, END, VIDEO], TEMPLATE, tiny_gemma3.CORPUS, VOCABULARY, **names
     )
 
 

@@ -1,17 +1,8 @@
 """Tiny models with heads of labels: random checkpoints from a seed, and prompts to label."""
 
-import torch
 import transformers
+from tiny_classifiers import SHAPE, write_random
 
-SHAPE = {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 130,
-    "initializer_range": 0.15,
-}
 MODELS = {
     "BertForSequenceClassification": (transformers.BertConfig, {}),
     "RobertaForSequenceClassification": (transformers.RobertaConfig, {"type_vocab_size": 1, "pad_token_id": 1}),
@@ -54,12 +45,5 @@ PROMPTS = [[2, 7, 9, 3, 30, 31, 3], [2, 7, 3], [2, 5, 3, *range(40, 100), 3]]
 def write(folder, architecture, **fields):
     """A checkpoint of this architecture in `folder` with random weights, all of them away from their defaults."""
     kind, own = (MODELS | DECODERS)[architecture.replace("ForTokenClassification", "ForSequenceClassification")]
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        model = getattr(transformers, architecture)(kind(**SHAPE, **own, **fields))
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:
-                gain = "norm" in name.lower() and name.endswith("weight")
-                torch.nn.init.normal_(parameter, mean=float(gain), std=0.2)
-    model.save_pretrained(folder)
+    write_random(folder, architecture, kind(**SHAPE, **own, **fields), 5)
     return folder

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tiny_classifiers import SHAPE, write_random
 
 from quire.worker.batch import Embedded
 from quire.worker.config import ENCODER_TYPES
@@ -17,21 +18,12 @@ from quire.worker.specs.families import bert
 from quire.worker.specs.registry import read_spec
 from quire.worker.weights.parts import ModelError
 
-ENCODER = {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 130,
-    "initializer_range": 0.15,
-}
-DECODER = {**ENCODER, "num_key_value_heads": 2, "head_dim": 32, "bos_token_id": 0, "eos_token_id": 0}
+DECODER = {**SHAPE, "num_key_value_heads": 2, "head_dim": 32, "bos_token_id": 0, "eos_token_id": 0}
 MODELS = {
-    "BertModel": (transformers.BertConfig, {**ENCODER, "type_vocab_size": 2}),
-    "BertForMaskedLM": (transformers.BertConfig, {**ENCODER, "hidden_act": "gelu_new"}),
-    "XLMRobertaModel": (transformers.XLMRobertaConfig, {**ENCODER, "type_vocab_size": 1, "pad_token_id": 1}),
-    "RobertaModel": (transformers.RobertaConfig, {**ENCODER, "type_vocab_size": 1, "pad_token_id": 1}),
+    "BertModel": (transformers.BertConfig, {**SHAPE, "type_vocab_size": 2}),
+    "BertForMaskedLM": (transformers.BertConfig, {**SHAPE, "hidden_act": "gelu_new"}),
+    "XLMRobertaModel": (transformers.XLMRobertaConfig, {**SHAPE, "type_vocab_size": 1, "pad_token_id": 1}),
+    "RobertaModel": (transformers.RobertaConfig, {**SHAPE, "type_vocab_size": 1, "pad_token_id": 1}),
     "Qwen3Model": (transformers.Qwen3Config, DECODER),
     "LlamaModel": (transformers.LlamaConfig, DECODER),
     "Qwen3ForCausalLM": (transformers.Qwen3Config, DECODER),
@@ -62,14 +54,7 @@ def checkpoint(tmp_path):
 
     def make(architecture, pooling=None):
         kind, fields = MODELS[architecture]
-        with torch.random.fork_rng():
-            torch.manual_seed(3)
-            model = getattr(transformers, architecture)(kind(**fields))
-            for name, parameter in model.named_parameters():
-                if parameter.ndim == 1:  # norms and biases: not the ones and zeros that would hide a mistake
-                    gain = "norm" in name.lower() and name.endswith("weight")
-                    torch.nn.init.normal_(parameter, mean=float(gain), std=0.2)
-        model.save_pretrained(tmp_path)
+        write_random(tmp_path, architecture, kind(**fields), 3)
         if pooling is not None:
             describe(tmp_path, pooling)
         return tmp_path
