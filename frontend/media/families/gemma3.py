@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from math import isqrt
 from typing import Any, ClassVar
 
-import msgspec
-
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
+from quire.frontend.media.families.squares import Squares
 from quire.frontend.media.families.view import Item, View, each_alone
-from quire.proto.messages.media import Grid
 
 CHANNELS = 3
 BILINEAR = 2
@@ -25,7 +23,7 @@ MODEL_TYPE = "gemma3"
 BEGIN, ROW, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
 
 
-class Gemma3Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gemma3", kw_only=True):
+class Gemma3Images(Squares, frozen=True, forbid_unknown_fields=True, tag="gemma3", kw_only=True):
     """The settings of one model."""
 
     kind: ClassVar[str] = "gemma3"
@@ -33,14 +31,9 @@ class Gemma3Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     """Text of the token that stands for an image in a rendered chat."""
     resample: ClassVar[int] = BILINEAR
     spells: ClassVar[bool] = True
-    row_ends: ClassVar[tuple[int, int] | None] = None
     max_items: ClassVar[int] = 1
 
     placeholder_id: int
-    patch: int
-    """Pixels of a patch's side."""
-    merge: int
-    """Patches of the side of the square that is one token."""
     side: int
     """Pixels of an image's side."""
 
@@ -62,17 +55,6 @@ class Gemma3Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     def items(self, height: int, width: int) -> tuple[Item, ...]:
         """The one item of an image of so many pixels: all of it."""
         return each_alone((View.whole(self.side, self.side),), self.grid)
-
-    def grid(self, height: int, width: int) -> Grid:
-        """Frames, rows and columns of patches of an item of so many pixels."""
-        return 1, height // self.patch, width // self.patch
-
-    def num_tokens(self, grid: Grid) -> int:
-        _, rows, columns = grid
-        return rows * columns // self.merge**2
-
-    def num_breaks(self, grid: Grid) -> int:
-        return 0
 
     def spelled(self, num_items: int) -> str:
         """The text that stands for an image, with a placeholder for its rows."""

@@ -12,9 +12,9 @@ import msgspec
 
 from quire.frontend.media.families.budget_size import BUDGET, budget_size, check_budget
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
+from quire.frontend.media.families.squares import Squares
 from quire.frontend.media.families.videos.gemma4 import Gemma4Videos
 from quire.frontend.media.families.view import Item, View, each_alone
-from quire.proto.messages.media import Grid
 
 CHANNELS = 3
 BICUBIC = 3
@@ -31,7 +31,7 @@ ALONE = "gemma4_unified"
 BEGIN, ROW, END = "<|image>", "<|image|>", "<image|>"
 
 
-class Gemma4Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gemma4", kw_only=True):
+class Gemma4Images(Squares, frozen=True, forbid_unknown_fields=True, tag="gemma4", kw_only=True):
     """The settings of one model."""
 
     kind: ClassVar[str] = "gemma4"
@@ -39,14 +39,9 @@ class Gemma4Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     """Text of the token that stands for an image in a rendered chat, and for each of its rows."""
     resample: ClassVar[int] = BICUBIC
     spells: ClassVar[bool] = True
-    row_ends: ClassVar[tuple[int, int] | None] = None
     max_items: ClassVar[int] = 1
 
     placeholder_id: int
-    patch: int
-    """Pixels of the side of a patch as the tower knows it."""
-    merge: int
-    """Patches of the side of the square that is one token."""
     max_tokens: int
     """Tokens that no image exceeds, and every one comes near."""
     num_positions: int
@@ -80,17 +75,6 @@ class Gemma4Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     def items(self, height: int, width: int) -> tuple[Item, ...]:
         """The one item of an image of so many pixels: all of it."""
         return each_alone((View.whole(*self.size(height, width)),), self.grid)
-
-    def grid(self, height: int, width: int) -> Grid:
-        """Frames, rows and columns of patches of an item of so many pixels."""
-        return 1, height // self.patch, width // self.patch
-
-    def num_tokens(self, grid: Grid) -> int:
-        _, rows, columns = grid
-        return rows * columns // self.merge**2
-
-    def num_breaks(self, grid: Grid) -> int:
-        return 0
 
     def spelled(self, num_items: int) -> str:
         """The text that stands for an image, with a placeholder for its rows."""

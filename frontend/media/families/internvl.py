@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
+from quire.frontend.media.families.squares import Squares
 from quire.frontend.media.families.videos.intern import TILE, InternVideos, read_videos
 from quire.frontend.media.families.view import Item, View, each_alone
-from quire.proto.messages.media import Grid
 
 CHANNELS = 3
 BICUBIC = 3
@@ -27,7 +27,7 @@ MAX_TILES = 128
 """Most tiles that settings may allow of an image: all lie in memory when it has been resized."""
 
 
-class InternImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="internvl", kw_only=True):
+class InternImages(Squares, frozen=True, forbid_unknown_fields=True, tag="internvl", kw_only=True):
     """The settings of one model, by the names that its files give them."""
 
     kind: ClassVar[str] = "internvl"
@@ -35,13 +35,10 @@ class InternImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     """Text of the token that stands for an image in a rendered chat."""
     resample: ClassVar[int] = BICUBIC
     spells: ClassVar[bool] = True
-    row_ends: ClassVar[tuple[int, int] | None] = None
 
     placeholder_id: int = msgspec.field(name="image_token_id")
     patch: int = msgspec.field(name="patch_size")
     """Pixels of a patch's side."""
-    merge: int
-    """Patches of the side of the square that is one token."""
     side: int
     """Pixels of a tile's side."""
     min_tiles: int = msgspec.field(name="min_patches", default=1)
@@ -94,17 +91,6 @@ class InternImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     def items(self, height: int, width: int) -> tuple[Item, ...]:
         """The items of an image of so many pixels, a view each."""
         return each_alone(self.views(height, width), self.grid)
-
-    def grid(self, height: int, width: int) -> Grid:
-        """Frames, rows and columns of patches of an item of so many pixels."""
-        return 1, height // self.patch, width // self.patch
-
-    def num_tokens(self, grid: Grid) -> int:
-        _, rows, columns = grid
-        return rows * columns // self.merge**2
-
-    def num_breaks(self, grid: Grid) -> int:
-        return 0
 
     def spelled(self, num_items: int) -> str:
         """The text that stands for an image, with a placeholder for each tile."""

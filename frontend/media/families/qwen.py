@@ -12,10 +12,10 @@ import msgspec
 from quire.frontend.media.families.bounds import BOUNDS, changed_bounds, stated_bounds, wrong_size
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
 from quire.frontend.media.families.qwen_size import MAX_ASPECT, check_aspect, rounded_size
+from quire.frontend.media.families.squares import Squares
 from quire.frontend.media.families.videos.qwen import Qwen2Videos, Qwen3Videos, read_videos
 from quire.frontend.media.families.view import Item, View, each_alone
 from quire.frontend.media.kind import MediaKind
-from quire.proto.messages.media import Grid
 
 CHANNELS = 3
 BICUBIC = 3
@@ -24,7 +24,7 @@ FIXED = {"do_resize": True, "do_convert_rgb": True, "resample": BICUBIC}
 """Settings that have one value here."""
 
 
-class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="qwen"):
+class QwenImages(Squares, frozen=True, forbid_unknown_fields=True, tag="qwen"):
     """The settings of one model, by the names that its files give them."""
 
     kind: ClassVar[str] = "qwen"
@@ -32,7 +32,6 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
     """Text of the token that stands for an image in a rendered chat."""
     resample: ClassVar[int] = BICUBIC
     spells: ClassVar[bool] = False
-    row_ends: ClassVar[tuple[int, int] | None] = None
     max_items: ClassVar[int] = 1
 
     placeholder_id: int = msgspec.field(name="image_token_id")
@@ -89,18 +88,6 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
     def items(self, height: int, width: int) -> tuple[Item, ...]:
         """The items of an image of so many pixels, a view each. Raises `MediaRefused`."""
         return each_alone(self.views(height, width), self.grid)
-
-    def grid(self, height: int, width: int) -> Grid:
-        """Frames, rows and columns of patches of an item of so many pixels."""
-        return 1, height // self.patch, width // self.patch
-
-    def num_tokens(self, grid: Grid) -> int:
-        """Tokens of an item: frames of one item are one in time."""
-        _, rows, columns = grid
-        return rows * columns // self.merge**2
-
-    def num_breaks(self, grid: Grid) -> int:
-        return 0
 
     def spelled(self, num_items: int) -> str:
         return self.placeholder * num_items
