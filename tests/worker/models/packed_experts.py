@@ -14,7 +14,9 @@ from quire.worker.quant.groups import quantized
 GROUP = 32
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-LINEAR = re.compile(r".+(self_attn\.[qkvo]_proj|(experts\.\d+|shared_experts?)\.\w+|mlp\.(gate|up|down)_proj)\.weight")
+LINEAR = re.compile(
+    r".+(self_attn\.[qkvo]_proj|(experts\.\d+|shared_experts?)\.\w+|(mlp|feed_forward)\.(gate|up|down)_proj)\.weight"
+)
 """The tensors that the formats' tools quantize: of attention, experts, and dense blocks."""
 
 
