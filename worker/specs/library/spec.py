@@ -64,7 +64,7 @@ class StoredName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibrarySpec:
-    """A decoder whose forward pass is the library's. Implements `quire.worker.specs.spec.Spec`."""
+    """A model whose forward pass is the library's. Implements `quire.worker.specs.spec.Spec`."""
 
     architecture: str
     config: Config
