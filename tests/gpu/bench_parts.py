@@ -27,8 +27,12 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             return fact_checks.facts(report, given)
         case "ceilings":
             return iter([Case("copy, read, products", partial(_ceilings, report, given))])
-        case "latencies" | "throughput":
-            return _engine(part, report, given, bench)
+        case "latencies":
+            return _latencies(part, report, given, bench)
+        case "experts":
+            return _latencies(part, report, given, workloads.experts_of(part, given.device, given.stands_in))
+        case "throughput":
+            return _throughput(report, given, bench)
         case "transformers":
             return iter([Case(bench.comparison.name, partial(_peer, report, given, bench))])
         case "tower":
@@ -55,28 +59,10 @@ def _ceilings(report: Report, given: Given) -> None:
     report.figure("ceilings", measure(chip.ask(given.device).torch, dtype, 0.1)._asdict())
 
 
-def _engine(part: str, report: Report, given: Given, bench: workloads.Bench) -> Iterator[Case]:
-    import models
-    from engine import engine
-    from engine_rows import Rows
-
-    folder = models.write(given.folder / "model", bench.config)
+def _latencies(part: str, report: Report, given: Given, bench: workloads.Latencies) -> Iterator[Case]:
     with contextlib.ExitStack() as stack:
-        made = engine(folder, workloads.START_SECONDS, seed=given.seed, **bench.options)
-        rows = Shared(lambda: Rows(stack.enter_context(made), bench, given.seed))
-
-        def start() -> None:
-            running = rows().running
-            report.figure("ready_seconds", running.ready_seconds)
-            report.figure("weight_bytes", running.facts.weight_bytes)
-            report.figure("dtype", running.facts.dtype)
-
-        yield Case(f"start for {part}", start)
-        if part == "throughput":
-            for load in (*bench.throughput, bench.comparison):
-                name = f"throughput_{load.name}"
-                yield Case(name, lambda name=name, load=load: report.figure(name, rows().throughput(load)))
-            return
+        rows = _started(given, bench, stack)
+        yield Case(f"start for {part}", partial(_start, report, rows))
         for context in bench.contexts:
             name = f"itl_ms_at_{context}"
             run = partial(_figure, report, name, rows, lambda one, context=context: one.step_ms(1, context, 64))
@@ -88,6 +74,33 @@ def _engine(part: str, report: Report, given: Given, bench: workloads.Bench) -> 
         for batch in bench.batches:
             name = f"step_ms_{batch}_at_{bench.batch_context}"
             yield Case(name, partial(_figure, report, name, rows, lambda one, n=batch: one.batch_ms(n)))
+
+
+def _throughput(report: Report, given: Given, bench: workloads.Bench) -> Iterator[Case]:
+    with contextlib.ExitStack() as stack:
+        rows = _started(given, bench, stack)
+        yield Case("start for throughput", partial(_start, report, rows))
+        for load in (*bench.throughput, bench.comparison):
+            name = f"throughput_{load.name}"
+            yield Case(name, lambda name=name, load=load: report.figure(name, rows().throughput(load)))
+
+
+def _started(given: Given, bench: workloads.Latencies, stack: contextlib.ExitStack) -> Shared[Any]:
+    """Rows of an engine that starts with the first of them, and ends with `stack`."""
+    import models
+    from engine import engine
+    from engine_rows import Rows
+
+    folder = models.write(given.folder / "model", bench.config)
+    made = engine(folder, workloads.START_SECONDS, seed=given.seed, **bench.options)
+    return Shared(lambda: Rows(stack.enter_context(made), bench, given.seed))
+
+
+def _start(report: Report, rows: Shared[Any]) -> None:
+    running = rows().running
+    report.figure("ready_seconds", running.ready_seconds)
+    report.figure("weight_bytes", running.facts.weight_bytes)
+    report.figure("dtype", running.facts.dtype)
 
 
 def _figure(report: Report, name: str, rows: Shared[Any], measure: Callable[[Any], float]) -> None:

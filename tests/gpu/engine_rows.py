@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from engine import Engine
 from report import Lost
-from workloads import LATENCY_SECONDS, Bench, Throughput
+from workloads import LATENCY_SECONDS, Latencies, Throughput
 
 from quire.deploy.bench.report.errors import BenchError
 
@@ -19,7 +19,7 @@ LEAST_STEPS = 16
 class Rows:
     """Measures one engine. What does not come in its time raises."""
 
-    def __init__(self, running: Engine, bench: Bench, seed: int) -> None:
+    def __init__(self, running: Engine, bench: Latencies, seed: int) -> None:
         self.running = running
         self._bench = bench
         self._random = np.random.default_rng(seed)
@@ -110,7 +110,7 @@ Floor = Callable[[int, int], float]
 
 
 def floors(
-    bench: Bench, weight_bytes: int, copy_bytes_per_second: float, flops_per_second: float, itemsize: int
+    bench: Latencies, weight_bytes: int, copy_bytes_per_second: float, flops_per_second: float, itemsize: int
 ) -> tuple[Floor, Callable[[int], float]]:
     """Least milliseconds of a decode step of (sequences, context), and of a prompt: bytes and operations alone.
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+TESTS = Path(__file__).parents[1]
 END = "<|end|>"
 LLAMA_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
@@ -30,12 +31,21 @@ SMALL: dict[str, Any] = {
     "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "torch_dtype": "float32",
     "tie_word_embeddings": True, "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
+SMALL_EXPERTS: dict[str, Any] = {
+    **SMALL, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": True, "decoder_sparse_step": 1,
+    "mlp_only_layers": [], "rms_norm_eps": 1e-6,
+}  # fmt: skip
 QWEN3_VL_PROCESSOR: dict[str, Any] = {
     "image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 16, "temporal_patch_size": 2, "merge_size": 2,
     "size": {"shortest_edge": 65_536, "longest_edge": 16_777_216},
     "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
 }  # fmt: skip
-TESTS = Path(__file__).parents[1]
+
+
+def published(name: str) -> dict[str, Any]:
+    """The config.json of a model that people run."""
+    return json.loads((TESTS / "published" / name / "config.json").read_text())
 
 
 def write(folder: Path, config: dict[str, Any], **changes: Any) -> Path:
@@ -75,7 +85,7 @@ def write_seeing(folder: Path, small: bool, **text: Any) -> Path:
 
     folder.mkdir(parents=True)
     tokenizer = write_tokenizer(folder, [*SPECIAL, IMAGE, VIDEO], TEMPLATE, CORPUS, VOCABULARY)
-    config = json.loads((TESTS / "published" / "Qwen3-VL-8B" / "config.json").read_text())
+    config = published("Qwen3-VL-8B")
     if small:
         config["text_config"] = {**tiny_qwen3_vl.TEXT, "max_position_embeddings": 8192, "dtype": "float32"}
         config["vision_config"] = tiny_qwen3_vl.VISION

@@ -17,7 +17,7 @@ def ratios(summary: Summary, device: str) -> dict[str, Any]:
     encoded, served = summary.figures("tower"), summary.figures("cameras", "cameras_fp8")
     kernels = {name: row for name, row in summary.figures("kernels").items() if isinstance(row, dict)}
     peer = summary.figures("transformers").get("transformers")
-    found = _targets(bench, engine)
+    found = _targets(bench, engine) | _throughputs(bench, engine)
     ceilings = summary.figures("ceilings").get("ceilings")
     if ceilings and "dtype" in engine:
         _floors(bench, engine, ceilings, found)
@@ -27,19 +27,24 @@ def ratios(summary: Summary, device: str) -> dict[str, Any]:
     if compared and peer:
         rate = compared["output_tokens_per_s"] / peer["output_tokens_per_s"]
         found["against transformers"] = _row(rate, bench.comparison.target, rate >= bench.comparison.target)
+    experts = {part: summary.figures(part) for part in workloads.EXPERTS}
+    for part, figures in experts.items():
+        latencies = workloads.experts_of(part, device, device == STAND_IN)
+        figures |= _slope(latencies, figures)
+        found |= {f"{part}: {name}": row for name, row in _targets(latencies, figures).items()}
     if not summary.compares:
         for row in found.values():
             row.pop("met", None)
     _show(kernels, found | _served(served))
-    return {"engine": engine, "kernels": list(kernels.values()), "transformers": peer, "ceilings": ceilings,
-            "tower": encoded, "cameras": served, "ratios": found}  # fmt: skip
+    return {"engine": engine, "experts": experts, "kernels": list(kernels.values()), "transformers": peer,
+            "ceilings": ceilings, "tower": encoded, "cameras": served, "ratios": found}  # fmt: skip
 
 
 def _row(measured: float, target: float, met: bool) -> dict[str, float]:
     return {"measured": measured, "target": target, "met": met}
 
 
-def _slope(bench: workloads.Bench, engine: dict[str, Any]) -> dict[str, float]:
+def _slope(bench: workloads.Latencies, engine: dict[str, Any]) -> dict[str, float]:
     """Of a token's time over the context, by least squares, and the time at none."""
     import numpy as np
 
@@ -52,11 +57,15 @@ def _slope(bench: workloads.Bench, engine: dict[str, Any]) -> dict[str, float]:
     return {"itl_ms_short": float(intercept), "itl_ms_per_context_token": float(slope)}
 
 
-def _targets(bench: workloads.Bench, engine: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _targets(bench: workloads.Latencies, engine: dict[str, Any]) -> dict[str, dict[str, float]]:
     most = {"itl_ms_short": bench.itl_target, "itl_ms_per_context_token": bench.slope_target}
     most |= {f"ttft_ms_{length}": target for length, target in bench.first_tokens.items()}
     most |= {f"step_ms_{batch}_at_{bench.batch_context}": target for batch, target in bench.batches.items()}
-    found = {name: _row(engine[name], limit, engine[name] <= limit) for name, limit in most.items() if name in engine}
+    return {name: _row(engine[name], limit, engine[name] <= limit) for name, limit in most.items() if name in engine}
+
+
+def _throughputs(bench: workloads.Bench, engine: dict[str, Any]) -> dict[str, dict[str, float]]:
+    found = {}
     for load in bench.throughput:
         name = f"throughput_{load.name}"
         if name in engine:

@@ -105,7 +105,7 @@ def test_a_launch_that_raises_costs_its_own_case_alone(tmp_path: Path, monkeypat
 
 def test_an_engine_is_measured_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    parts = ("ceilings", "tower", "latencies", "throughput", "cameras")
+    parts = ("ceilings", "tower", "latencies", "throughput", "experts", "cameras")
     done = run("bench.py", "--device", "cpu", "--parts", *parts, "--out", str(out))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     document = json.loads(out.read_text())

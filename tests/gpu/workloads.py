@@ -19,7 +19,7 @@ class Throughput:
 
 
 @dataclass(frozen=True)
-class Bench:
+class Latencies:
     config: dict[str, Any]
     options: dict[str, object]
     """Of `quire serve`."""
@@ -30,13 +30,17 @@ class Bench:
     batch_context: int
     first_tokens: dict[int, float]
     """Prompt tokens -> target, milliseconds to the first token"""
-    throughput: tuple[Throughput, ...]
-    comparison: Throughput
-    """For transformers and quire alike; the target is a ratio."""
     itl_target: float
     """Milliseconds of one sequence's step at a short context."""
     slope_target: float
     """Milliseconds for each further token of context."""
+
+
+@dataclass(frozen=True)
+class Bench(Latencies):
+    throughput: tuple[Throughput, ...]
+    comparison: Throughput
+    """For transformers and quire alike; the target is a ratio."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,21 @@ SMALL = Bench(
     itl_target=1.0,
     slope_target=1.0,
 )  # fmt: skip
+EXPERTS = {
+    # all that a step must read at 4.4 TB/s, 1.25 times, and of many sequences, which reach nearly every expert, 1.33
+    "experts": Latencies(
+        config=models.published("Qwen3-30B-A3B"),
+        options={**H200.options, "max_model_len": 8192, "max_num_seqs": 128},
+        contexts=(128, 2048),
+        batches={4: 4.6, 32: 18.0, 128: 26.0},
+        batch_context=2048,
+        first_tokens={2048: 33.0},
+        itl_target=1.79,
+        slope_target=2.8e-5,
+    ),
+}
+"""Parts, each a model of experts."""
+SMALL_EXPERTS = Latencies(models.SMALL_EXPERTS, SMALL.options, (16, 128), {4: 1.0}, 32, {64: 1.0}, 1.0, 1.0)
 
 START_SECONDS = 90.0
 LATENCY_SECONDS = 40.0
@@ -153,6 +172,19 @@ def of(device: str, stands_in: bool) -> Bench:
         throughput=tuple(_short(load) for load in H200.throughput),
         comparison=_short(H200.comparison),
     )
+
+
+def experts_of(part: str, device: str, stands_in: bool) -> Latencies:
+    """As `of`, for one of EXPERTS."""
+    if device == "cpu":
+        return SMALL_EXPERTS
+    bench = EXPERTS[part]
+    if not stands_in:
+        return bench
+    config = {**bench.config, "num_hidden_layers": 2}
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:2]
+    return replace(bench, config=config, batches={4: bench.batches[4]}, batch_context=256)
 
 
 def cameras_of(device: str, stands_in: bool) -> Cameras:

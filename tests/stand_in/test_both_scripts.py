@@ -16,7 +16,7 @@ PARTS = {
     "check": ("tiny", "layers", "linears", "decode", "prefill", "sampling", "encoder", "forms", "vision",
               "runner", "transformers", "group", "engine", "specialized"),
     "bench": ("ceilings", "tower", "latencies", "throughput", "transformers", "kernels",
-              "cameras", "cameras_fp8"),
+              "experts", "cameras", "cameras_fp8"),
 }  # fmt: skip
 PLANNED = [(kind, part) for kind in KINDS for part in ("facts", *PARTS[kind])]
 
