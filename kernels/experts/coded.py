@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
@@ -17,8 +15,11 @@ from quire.kernels.experts.experts import ExpertGate, check_kind, gate_experts, 
 from quire.kernels.linear.code_tables import Table
 from quire.kernels.linear.linear_f8 import linear_f8_reference
 from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks_reference
+from quire.kernels.linear.linear_group_words import linear_group_words_reference
 from quire.kernels.linear.linear_groups import BLOCK, Bits, linear_groups_reference
 from quire.kernels.linear.linear_int8 import linear_int8_reference
+
+Kind = Literal["int8", "f8", "f8_blocks", "groups", "group_words"]
 
 
 class Coded(NamedTuple):
@@ -37,8 +38,8 @@ class Coded(NamedTuple):
 class CodedMatrices:
     """One matrix [outputs, inputs] of every expert, all stored alike. To be made once: `addresses` stay as they are."""
 
-    kind: Literal["int8", "f8", "f8_blocks", "groups"]
-    """The operation that multiplies one: `linear_int8`, `linear_f8`, `linear_f8_blocks` or `linear_groups`."""
+    kind: Kind
+    """The operation that multiplies one is `linear_` and this."""
     outputs: int
     inputs: int
     each: tuple[Coded, ...]
@@ -58,9 +59,10 @@ class CodedMatrices:
                     check_contiguous(**{f"each.{name}": tensor})
 
     @cached_property
-    def addresses(self) -> npt.NDArray[np.int64]:
-        """Addresses of every expert's tensors [E, 5], 0 for what is not there."""
-        return np.array([[0 if one is None else one.data_ptr() for one in tensors] for tensors in self.each], np.int64)
+    def addresses(self) -> torch.Tensor:
+        """Addresses of every expert's tensors, int64 [E, 5] beside them, 0 for what is not there."""
+        rows = [[0 if one is None else one.data_ptr() for one in tensors] for tensors in self.each]
+        return torch.tensor(rows, dtype=torch.int64, device=self.each[0].packed.device)
 
     def product(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         """x [t, inputs] -> [t, outputs], by the reference of the kind."""
@@ -72,6 +74,8 @@ class CodedMatrices:
             return linear_f8_reference(x, packed, scale, bias, activations, unit)
         if self.kind == "f8_blocks":
             return linear_f8_blocks_reference(x, packed, scale, bias, activations)
+        if self.kind == "group_words":
+            return linear_group_words_reference(x, packed, scale, offset, bias, self.bits, unit, self.table)
         return linear_groups_reference(x, packed, scale, offset, bias, self.bits, activations, unit, self.table)
 
 
@@ -117,4 +121,8 @@ def _check(
         raise ValueError(f"gate_up: both halves are multiples of {BLOCK} outputs, got {gate_up.outputs} together")
 
 
-coded_experts = Operation(coded_experts_reference, _check, {"cpu": "quire.kernels.cpu.experts.coded:coded_experts"})
+coded_experts = Operation(
+    coded_experts_reference,
+    _check,
+    {"cpu": "quire.kernels.cpu.experts.coded:coded_experts", "cuda": "quire.kernels.gpu.experts.coded:coded_experts"},
+)

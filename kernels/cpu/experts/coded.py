@@ -53,7 +53,7 @@ def _multiply(
         looked_up,
         matrices.inputs,
         matrices.outputs,
-        matrices.addresses.ctypes.data,
+        matrices.addresses.data_ptr(),
         *how,
         gate,
         out.data_ptr(),

@@ -1,12 +1,15 @@
 """The gates of experts: those of other feed-forward blocks, and the one of gpt-oss."""
 
+import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.experts.experts import LIMIT
+from quire.kernels.experts.experts import LIMIT, ExpertGate
 from quire.kernels.gpu.linear.activation import gated
 
 _LIMIT = tl.constexpr(LIMIT)
+BLOCK = 1024
+"""Columns of a program that gates the results of a product."""
 
 
 @triton.jit
@@ -20,3 +23,23 @@ def gate_experts(gate, up, KIND: tl.constexpr) -> tl.tensor:
         return (wide * tl.sigmoid(1.702 * wide) * (kept + 1.0)).to(gate.dtype)
     else:
         return gated(gate, up, KIND)
+
+
+@triton.jit
+def gate_experts_kernel(x, out, inner, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """Grid (N, columns of inner): x [N, 2 * inner], gate and up; out [N, inner]."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < inner
+    gate = tl.load(x + row * (2 * inner) + column, inside, other=0.0)
+    up = tl.load(x + row * (2 * inner) + inner + column, inside, other=0.0)
+    tl.store(out + row * inner + column, gate_experts(gate, up, KIND), inside)
+
+
+def gated_pairs(x: torch.Tensor, kind: ExpertGate) -> torch.Tensor:
+    """x [N, 2 * inner] -> `kind(gate, up)` [N, inner]"""
+    num_pairs, inner = x.shape[0], x.shape[1] // 2
+    out = x.new_empty((num_pairs, inner))
+    block = min(BLOCK, triton.next_power_of_2(inner))
+    gate_experts_kernel[(num_pairs, triton.cdiv(inner, block))](x, out, inner, KIND=kind, BLOCK=block, num_warps=4)
+    return out

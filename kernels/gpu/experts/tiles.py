@@ -12,6 +12,8 @@ SUM_BLOCK = 1024
 MOST_ROWS = 128
 AS_ROWS = 64
 """Pairs of a tile from which on they are the rows of the matrix instruction; fewer are its columns."""
+MOST_CODED_ROWS = 64
+"""The same where weights are made out of codes: what is multiplied by a tile of them at once lies in shared memory."""
 
 
 def are_few(num_pairs: int, experts: int) -> bool:
@@ -34,3 +36,11 @@ def product_tiles(num_pairs: int, experts: int, dtype: torch.dtype, *, gated: bo
 def most_tiles(num_pairs: int, experts: int, rows: int) -> int:
     """Tiles that so many pairs may take: each expert's last one may be short."""
     return min(num_pairs, num_pairs // rows + experts)
+
+
+def word_tiles(num_pairs: int, experts: int, dtype: torch.dtype) -> Tiles:
+    """Rows of a tile over words of codes, and outputs of a program: the rows of the widest matrix instruction."""
+    if dtype == torch.float32:
+        return {"rows": 16, "block_o": 32, "num_warps": 4, "num_stages": 2}
+    rows = min(MOST_CODED_ROWS, max(16, triton.next_power_of_2(triton.cdiv(num_pairs, experts))))
+    return {"rows": rows, "block_o": 64, "num_warps": 4, "num_stages": {16: 4, 32: 3}.get(rows, 2)}

@@ -30,6 +30,7 @@ from quire.kernels.gpu.quantized.group_tiles import (
     piece_outputs,
     slices_of,
 )
+from quire.kernels.gpu.quantized.word_sums import word_sums
 from quire.kernels.linear.activation import Gate, gated_activation
 from quire.kernels.linear.code_tables import Table
 from quire.kernels.linear.linear_group_words import WORDS
@@ -66,31 +67,31 @@ def linear_group_words_kernel(
 
     group_size, RUN and PER: see `slices_of`. With SPLIT, `out` takes float32 sums [part, ROWS, size_out].
     """
-    SLICES: tl.constexpr = 32 // BITS
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)[None, :]
     columns = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     part = tl.program_id(2)
     rows = tl.where(columns < size_out, columns, 0)
-    lanes = tl.arange(0, _WORDS)
-
-    sums = tl.zeros((BLOCK_O, TOKENS), tl.float32)
     first = part * steps
-    for tile in range(first, min(first + steps, tl.cdiv(size_in, SLICES * _WORDS))):
-        packed = tl.load(words + (tile * size_out + rows[:, None]) * _WORDS + lanes[None, :])
-        of_scale, of_offset = superblock_units(unit, offset, tile, rows, size_in, size_out, BITS)
-        for place in tl.static_range(SLICES):
-            inner = tile * (SLICES * _WORDS) + place * _WORDS
-            known = inner < size_in
-            if place % RUN == 0:
-                group = (tile * SLICES + place) * PER // RUN if group_size is None else inner // group_size
-                wide, least = slice_numbers(
-                    scale, offset, unit, of_scale, of_offset, group, rows, size_out, known, BITS, PER, TABLE
-                )
-            weight = dequantized(packed, place, wide, least, offset, unit, BITS, TABLE).to(x.dtype.element_ty)
-            slice_of_x = tl.load(x + tokens * size_in + inner + lanes[:, None], (tokens < num_tokens) & known, 0.0)
-            sums = tl.dot(weight, slice_of_x, sums)
-
-    sums = of_unit(sums, unit, rows[:, None])
+    sums = word_sums(
+        x + tokens * size_in,
+        tokens < num_tokens,
+        words,
+        scale,
+        offset,
+        unit,
+        rows,
+        first,
+        min(first + steps, tl.cdiv(size_in, 32 // BITS * _WORDS)),
+        size_in,
+        size_out,
+        group_size,
+        BITS,
+        TABLE,
+        RUN,
+        PER,
+        BLOCK_O,
+        TOKENS,
+    )
     real = (tokens < num_tokens) & (columns < size_out)[:, None]
     if SPLIT:
         tl.store(out + (part * ROWS + tokens) * size_out + columns[:, None], sums, real)
