@@ -100,6 +100,11 @@ def test_a_start_that_is_refused_leaves_nothing_of_it(model: Path, tmp_path: Pat
     (run_dir / "overridden" / "mine").write_text("kept")
     RunDir(str(run_dir)).close()
     assert (run_dir / "overridden" / "mine").read_text() == "kept"
+    (run_dir / "overridden").rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "config.json").write_text("kept")
+    (run_dir / "overridden").symlink_to(tmp_path / "elsewhere")
+    RunDir(str(run_dir)).close()
+    assert (tmp_path / "elsewhere" / "config.json").read_text() == "kept"
 
 
 def test_a_config_that_does_not_read_is_refused(model: Path, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Large answers: the same bytes, written in short steps, none of which keeps streams waiting."""
 
 import asyncio
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from quire.frontend.http.answer import STEP, STEP_BYTES, LargeResponse, json_list
+from quire.frontend.http.answer import LARGE_BYTES, STEP, STEP_BYTES, LargeResponse, json_answer, json_list
 from quire.frontend.limits.answer_budget import AnswerBudget
+from quire.frontend.limits.work_pool import WorkPool
 from quire.proto.api import RequestError
 
 
@@ -26,6 +28,40 @@ def test_a_large_answer_leaves_in_pieces(size):
     assert b"".join(piece["body"] for piece in pieces) == body
     assert max(len(piece["body"]) for piece in pieces) <= STEP_BYTES
     assert [piece["more_body"] for piece in pieces] == [True] * (len(pieces) - 1) + [False]
+
+
+@pytest.fixture
+def context():
+    """The part of a frontend that answers need: a thread that writes them, and their bytes."""
+    made = SimpleNamespace(answers=WorkPool("answers", 1), answer_budget=AnswerBudget(4 * STEP_BYTES))
+    yield made
+    made.answers.close()
+
+
+def test_what_routes_make_of_large_answers_leaves_in_pieces(context):
+    text, pieces = "a" * 2 * STEP_BYTES, []
+
+    async def send(message):
+        held.append(context.answer_budget.used)
+        pieces.append(message.get("body", b""))
+
+    async def answer():
+        await (await json_answer(context, LARGE_BYTES, lambda: text))({}, None, send)
+
+    held = []
+    asyncio.run(answer())
+    assert msgspec.json.decode(b"".join(pieces)) == text
+    assert max(map(len, pieces)) <= STEP_BYTES
+    assert set(held) == {len(text) + 2}  # what it came to be, until the last of it has left
+    assert context.answer_budget.used == 0
+
+
+@pytest.mark.parametrize(("size", "error"), [(3 * STEP_BYTES, RequestError), (None, TypeError)])
+def test_an_answer_that_does_not_come_about_holds_nothing(size, error, context):
+    other = context.answer_budget.answer(2 * STEP_BYTES)
+    with pytest.raises(error):  # it became larger than there is room for, or could not be made
+        asyncio.run(json_answer(context, LARGE_BYTES, lambda: "a" * size))
+    assert context.answer_budget.used == other.held
 
 
 @pytest.mark.parametrize("count", [0, 1, STEP, 2 * STEP + 1])

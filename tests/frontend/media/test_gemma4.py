@@ -210,6 +210,12 @@ def test_settings_that_cannot_be_followed_are_refused_by_name(tmp_path: Path, ov
         read_family(write(tmp_path), overrides)
 
 
+def test_frames_without_positions_are_refused_where_images_have_theirs(tmp_path: Path) -> None:
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps({**IMAGE, "max_soft_tokens": 140}))
+    with pytest.raises(ValueError, match="max_soft_tokens: the 420 patches of a row may be more than 210"):
+        read_family(write(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("image", "config", "said"),
     [

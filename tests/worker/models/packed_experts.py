@@ -170,9 +170,17 @@ PUBLISHED = {
             "weight_block_size": [128, 128],
             "modules_to_not_convert": ["lm_head", *(f"model.layers.{n}.mlp.gate" for n in range(3))],
         },
-    )
+    ),
+    "fbgemm": (
+        by_rows,
+        {
+            "quant_method": "fbgemm_fp8",
+            "activation_scale_ub": 0.5,
+            "modules_to_not_convert": ["lm_head", *(f"model.layers.{n}.mlp.gate" for n in range(3))],
+        },
+    ),
 }
-"""One whose activations are quantized, too."""
+"""Those whose activations are quantized, too, after the second cut them at its bound."""
 
 
 def by_bytes(blocks):

@@ -13,7 +13,9 @@ from torch.nn.functional import pad
 
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
+from quire.worker.layers.expert_choice import ExpertChoice
 from quire.worker.models.build import build_model, load_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
@@ -21,6 +23,7 @@ from quire.worker.specs import sizes
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.registry import parse_spec, read_spec
+from quire.worker.step.expert_counts import ExpertCounts
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import ModelError
 
@@ -225,6 +228,12 @@ def test_ranks_that_are_dealt_experts_are_counted_as_they_are_built():
     assert sizes.indivisible(spec, 4) == []
     with pytest.raises(ModelError, match="enable_expert_parallel: 6 experts cannot be dealt to 8 ranks"):
         sizes.count(spec, 8)
+
+
+@pytest.mark.parametrize(("size", "begins"), [(1, ()), (2, (0, 3)), (4, (0, 2, 4, 5))])
+def test_what_ranks_were_sent_is_told_apart_by_the_first_expert_of_each(size, begins):
+    spec = next(iter(parse_spec(QWEN3, {}).dealing.experts))
+    assert ExpertCounts({0: ExpertChoice(spec)}, 8, size, Device("cpu", 0)).report().begins == begins
 
 
 def test_models_without_experts_are_dealt_none(tiny_checkpoint):

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.vaultgemma.modeling_vaultgemma import VaultGemmaRMSNorm
 
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups, SingleGroup
 from quire.worker.models.build import describe, load_model
-from quire.worker.models.library.norms import Normed
+from quire.worker.models.library.norms import Normed, put_norms
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs.library.apart import describe_apart
@@ -87,6 +89,12 @@ def test_norms_that_our_kernel_knows_are_its_own(architecture, count, made):
     """A gain of `1 + weight` and norms with a mean are left to the library."""
     model = loaded(made(architecture, MODELS[architecture])).model
     assert sum(isinstance(one, Normed) for one in model.trunk.modules()) == count
+
+
+def test_of_norms_with_the_same_epsilon_those_of_another_class_are_left_alone():
+    trunk = torch.nn.Sequential(LlamaRMSNorm(8, 1e-6), VaultGemmaRMSNorm(8, 1e-6), LlamaRMSNorm(8, 1e-6))
+    put_norms(trunk)
+    assert [isinstance(one, Normed) for one in trunk] == [True, False, True]
 
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "DeepseekV3ForCausalLM", "GraniteSWAForCausalLM"])

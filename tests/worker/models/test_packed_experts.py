@@ -156,7 +156,7 @@ def test_steps_of_experts_that_are_stored_alike_are_a_tape(folders):
     assert reason == "Python leads tokens to experts of several forms"
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, "fbgemm"])
 def test_all_experts_in_one_call_give_what_each_gives_by_itself(name, folders):
     stored, _ = folders("a router in whole blocks", name)
     decoder = load(stored)
