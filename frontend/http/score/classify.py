@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_answer, numbers_size
+from quire.frontend.http.answer import json_answer, json_list, numbers_size
 from quire.frontend.http.body import read
 from quire.frontend.http.call import call_of
 from quire.frontend.http.openai.input_body import InputBody
@@ -38,7 +38,7 @@ class ClassItem(msgspec.Struct):
 
     index: int
     label: str
-    probs: list[float]
+    probs: msgspec.Raw
     num_classes: int
 
 
@@ -64,7 +64,7 @@ def routes(context: FrontendContext) -> list[Route]:
 
 def _answer(found: Classifications) -> ClassList:
     data = [
-        ClassItem(index, label, list(probs), len(found.labels))
+        ClassItem(index, label, json_list(probs), len(found.labels))
         for index, (label, probs) in enumerate(zip(found.best, found.probs, strict=True))
     ]
     usage = Usage(found.prompt_tokens, found.prompt_tokens)

@@ -91,8 +91,8 @@ def _pooled(body: PoolingBody, rows: Sequence[Sequence[float]], width: int) -> l
     if body.encoding_format == "base64":
         packed = (base64.b64encode(vector_bytes(row, "float32", "little")).decode() for row in rows)
         return [Pooled(index, one) for index, one in enumerate(packed)]
-    lists = (row if not width else _by_token(row, width) for row in rows)
-    return [Pooled(index, json_list(one)) for index, one in enumerate(lists)]
+    lists = (json_list(_by_token(row, width), width) if width else json_list(row) for row in rows)
+    return [Pooled(index, one) for index, one in enumerate(lists)]
 
 
 def _by_token(row: Sequence[float], width: int) -> Iterator[list[float]]:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from quire.frontend.http import answer
 from quire.frontend.http.answer import LARGE_BYTES, STEP, STEP_BYTES, LargeResponse, json_answer, json_list
 from quire.frontend.limits.answer_budget import AnswerBudget
 from quire.frontend.limits.work_pool import WorkPool
@@ -45,11 +46,11 @@ def test_what_routes_make_of_large_answers_leaves_in_pieces(context):
         held.append(context.answer_budget.used)
         pieces.append(message.get("body", b""))
 
-    async def answer():
+    async def answered():
         await (await json_answer(context, LARGE_BYTES, lambda: text))({}, None, send)
 
     held = []
-    asyncio.run(answer())
+    asyncio.run(answered())
     assert msgspec.json.decode(b"".join(pieces)) == text
     assert max(map(len, pieces)) <= STEP_BYTES
     assert set(held) == {len(text) + 2}  # what it came to be, until the last of it has left
@@ -85,3 +86,18 @@ def test_an_answer_finds_room_beside_others_or_alone():
     first.free()
     first.free()
     assert budget.used == 0
+
+
+@pytest.mark.parametrize("width", [2, STEP // 3, STEP, 5 * STEP])
+def test_a_list_of_lists_is_encoded_in_steps_of_numbers(width, monkeypatch):
+    encode, most = answer._encode, 0
+
+    def counted(items):
+        nonlocal most
+        most = max(most, sum(map(len, items)))
+        return encode(items)
+
+    monkeypatch.setattr(answer, "_encode", counted)
+    rows = [[number] * width for number in range(300)]
+    assert msgspec.json.decode(json_list(rows, width)) == rows
+    assert most <= max(STEP, width)
