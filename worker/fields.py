@@ -41,17 +41,35 @@ MAX_EXPERTS: Final = 4096
 """Most experts of a layer: each is too."""
 MAX_EXPERTS_TOGETHER: Final = 1 << 18
 """Most experts of all layers."""
+MAX_WIDTH: Final = 1 << 20
+"""Most numbers of a row: the product of two is still a size that can be counted in bytes."""
+MAX_HEADS: Final = 1 << 14
+"""Most heads of a layer, and most numbers of a head."""
+MAX_PATCH: Final = 1 << 12
+"""Most pixels of a patch's side."""
+MAX_MERGED: Final = 1 << 5
+"""Most patches of the side of what is merged."""
+MOST: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("hidden_size", "embed_dim", "mm_embed_dim", "out_hidden_size", "output_proj_dims"), MAX_WIDTH),
+    **dict.fromkeys(("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"), MAX_WIDTH),
+    **dict.fromkeys(("position_embedding_size", "mm_posemb_size", "num_position_embeddings", "image_size"), MAX_WIDTH),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads", "head_dim"), MAX_HEADS),
+    "patch_size": MAX_PATCH,
+    **dict.fromkeys(("temporal_patch_size", "spatial_merge_size", "pooling_kernel_size", "mlp_ratio"), MAX_MERGED),
+}
+"""Field -> its most, in every config that states it: torch cannot count the bytes of some products of larger ones."""
 MOST_SHOWN: Final = 64
 """Characters of a wrong value that are shown."""
 
 
-def integer(config: Config, name: str, default: int | None = None, most: int = MAX_INTEGER) -> int:
-    """A positive integer; without `default` the field must be there."""
+def integer(config: Config, name: str, default: int | None = None, most: int | None = None) -> int:
+    """A positive integer up to `most`, by default the field's own; without `default` the field must be there."""
     value = config.get(name)
     if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ModelError(name, f"config.json must state a positive integer, got {shown(value)}")
+    most = MOST.get(name, MAX_INTEGER) if most is None else most
     if value > most:
         raise ModelError(name, f"must be at most {most}, got {shown(value)}")
     return value

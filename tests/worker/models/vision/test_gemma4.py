@@ -154,6 +154,11 @@ def changed(folder, to, **changes):
             "rope_type 'yarn' is not supported",
         ),
         ("large", {"vision_config": 3}, "vision_config", "object"),
+        ("large", {"vision_config": {"patch_size": 1 << 30}}, "vision_config.patch_size", "at most 4096"),
+        ("large", {"vision_config": {"pooling_kernel_size": 1 << 30}}, "vision_config.pooling_kernel_size", "most 32"),
+        ("alone", {"vision_config": {"patch_size": 1 << 30}}, "vision_config.patch_size", "at most 4096"),
+        ("alone", {"vision_config": {"mm_posemb_size": 1 << 30}}, "vision_config.mm_posemb_size", "at most 1048576"),
+        ("large", {"text_config": {"head_dim": 1 << 30}}, "text_config.head_dim", "at most 16384"),
         (
             "large",
             {"text_config": {"use_bidirectional_attention": "all"}},

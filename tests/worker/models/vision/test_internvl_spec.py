@@ -167,6 +167,8 @@ def test_a_key_left_out_means_what_it_means_to_the_library(section, key):
         ({"vision": {"image_size": 140}}, "vision_config.image_size", "whole squares of 4 patches of 28 pixels"),
         ({"vision": {"patch_size": [28, 28, 28]}}, "vision_config.patch_size", "two equal sides"),
         ({"vision": {"num_hidden_layers": 5000}}, "vision_config.num_hidden_layers", "at most 4096"),
+        ({"vision": {"hidden_size": 1 << 30}}, "vision_config.hidden_size", "at most 1048576"),
+        ({"vision": {"patch_size": 1 << 30}}, "vision_config.patch_size", "at most 4096"),
         ({"vision": {"hidden_act": "tanh"}}, "vision_config.hidden_act", "supported: silu"),
         ({"vision": {"use_absolute_position_embeddings": False}}, "vision_config.use_absolute_position_embe", "true"),
         ({"vision": {"use_qk_norm": 1}}, "vision_config.use_qk_norm", "true or false"),

@@ -206,6 +206,8 @@ def test_queries_grow_only_beyond_the_length_of_the_training(length, beta, tmp_p
         ({"vision": {"num_channels": 4}}, "vision_config.num_channels", "got 4"),
         ({"vision": {"patch_size": [14, 14]}}, "vision_config.patch_size", "positive integer"),
         ({"vision": {"num_hidden_layers": 5000}}, "vision_config.num_hidden_layers", "at most 4096"),
+        ({"vision": {"hidden_size": 1 << 30}}, "vision_config.hidden_size", "at most 1048576"),
+        ({"vision": {"patch_size": 1 << 30}}, "vision_config.patch_size", "at most 4096"),
         ({"vision": {"hidden_act": "quick_gelu"}}, "vision_config.hidden_act", "supported: silu"),
         ({"vision": {"rope_parameters": {"rope_type": "yarn"}}}, "vision_config.rope_parameters", "supported: axial"),
         ({"vision_feature_layer": 4}, "vision_feature_layer", r"one place in \[-4, 3\], got 4"),

@@ -204,6 +204,8 @@ def test_a_head_is_tied_where_either_section_says_so(inner, outer):
         ({"vision": {"image_size": 13}}, "vision_config.image_size", "must hold a patch of 14 pixels, got 13"),
         ({"vision": {"image_size": [384, 384]}}, "vision_config.image_size", "positive integer"),
         ({"vision": {"num_hidden_layers": 5000}}, "vision_config.num_hidden_layers", "at most 4096"),
+        ({"vision": {"hidden_size": 1 << 30}}, "vision_config.hidden_size", "at most 1048576"),
+        ({"vision": {"patch_size": 1 << 30}}, "vision_config.patch_size", "at most 4096"),
         ({"vision": {"hidden_act": "tanh"}}, "vision_config.hidden_act", "supported: silu"),
         ({"vision_feature_layer": -2}, "vision_feature_layer", "-2 is not supported; supported: -1"),
         ({"vision_feature_layer": [-1, 3]}, "vision_feature_layer", "is not supported"),

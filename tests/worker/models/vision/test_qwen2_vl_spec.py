@@ -225,6 +225,9 @@ def test_every_spelling_of_rope_means_what_it_means_to_the_library(rope, layout)
         ("Qwen2_5_VL", {"vision": {"hidden_act": "quick_gelu"}}, "vision_config.hidden_act", "supported: silu"),
         ("Qwen2_5_VL", {"vision": {"fullatt_block_indexes": [-1]}}, "vision_config.fullatt_block_indexes", "whole"),
         ("Qwen2_5_VL", {"vision": {"depth": 5000}}, "vision_config.depth", "at most 4096"),
+        ("Qwen2_5_VL", {"vision": {"patch_size": 1 << 30}}, "vision_config.patch_size", "at most 4096"),
+        ("Qwen2VL", {"vision": {"embed_dim": 1 << 30}}, "vision_config.embed_dim", "at most 1048576"),
+        ("Qwen2VL", {"vision": {"mlp_ratio": 1 << 30}}, "vision_config.mlp_ratio", "at most 32"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_by_its_field(family, fields, field, message):

@@ -178,7 +178,7 @@ def test_every_spelling_of_rope_without_each_of_its_keys_means_the_same(key, spe
         ({"text": {"rope_parameters": {**ROPE, "mrope_section": "3"}}}, "text_config.mrope_section", "a list of whole"),
         ({"text": {"rope_parameters": {**ROPE, "mrope_interleaved": 1}}}, "text_config.mrope_interleaved", "true or"),
         (
-            {"text": {"head_dim": 2 << 29, "rope_parameters": {**ROPE, "mrope_section": [1 << 29, 0, 0]}}},
+            {"text": {"head_dim": 1 << 14, "rope_parameters": {**ROPE, "mrope_section": [1 << 13, 0, 0]}}},
             "text_config.mrope_section",
             "up to 4096",
         ),
@@ -195,6 +195,8 @@ def test_every_spelling_of_rope_without_each_of_its_keys_means_the_same(key, spe
         ({"vision": {"deepstack_visual_indexes": [True]}}, "vision_config.deepstack_visual_indexes", "whole numbers"),
         ({"vision": {"patch_size": [16, 16]}}, "vision_config.patch_size", "positive integer"),
         ({"vision": {"depth": 5000}}, "vision_config.depth", "at most 4096"),
+        ({"vision": {"spatial_merge_size": 1 << 30}}, "vision_config.spatial_merge_size", "at most 32"),
+        ({"vision": {"num_position_embeddings": 1 << 30}}, "vision_config.num_position_embeddings", "at most"),
         ({"vision": {"rope_parameters": {"rope_type": "yarn"}}}, "vision_config.rope_parameters", "supported: axial"),
         ({"vision": {"hidden_act": "relu"}}, "vision_config.hidden_act", "supported: silu, .*quick_gelu"),
     ],
