@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.gguf.folder import NAME, make_folder
-from quire.deploy.overrides import override
+from quire.deploy.overrides import by_origin, override
 from quire.worker.config import ENCODER_TYPES
 from quire.worker.weights.gguf.files import SUFFIX, is_gguf, models_in
 from quire.worker.weights.header import CheckpointError
@@ -133,6 +133,13 @@ def check(directory: Path, load_format: str, tokenizer: Path) -> None:
 
     `tokenizer` is the directory that holds tokenizer.json.
     """
+    try:
+        _check(directory, load_format, tokenizer)
+    except UsageError as error:
+        raise UsageError(by_origin(str(error), directory)) from error
+
+
+def _check(directory: Path, load_format: str, tokenizer: Path) -> None:
     config = _read_json(directory, "config.json")
     if not isinstance(config.get("architectures"), list) and not config.get("model_type"):
         raise UsageError(f"MODEL {directory}: config.json names neither `architectures` nor `model_type`")

@@ -55,6 +55,11 @@ def origin(directory: Path) -> Path:
     return next((path.readlink().parent for path in links), directory)
 
 
+def by_origin(text: str, directory: Path) -> str:
+    """A text about a directory, which names the one that the user gave."""
+    return text.replace(str(directory), str(origin(directory)))
+
+
 def merged(config: Mapping[str, Any], fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """The config with these fields. Raises `UsageError` for a name that is almost one of the config's own."""
     result = dict(config)

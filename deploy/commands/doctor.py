@@ -30,7 +30,7 @@ from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
 from quire.deploy.flags.sizes import parse_bytes
 from quire.deploy.model_path import CONFIG_ONLY, EMBEDDED, EMBEDDED_NAME, Model, check, find
-from quire.deploy.overrides import origin
+from quire.deploy.overrides import by_origin, origin
 from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import PARENT_VARIABLE
@@ -134,6 +134,7 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
             check(directory, options.load_format, Path(options.tokenizer or directory))
     except UsageError as error:
         refusals.append(str(error))
+    judged = directory
     refusals += faults(options, Model(directory or EMBEDDED, given or EMBEDDED_NAME))
     if directory is not None:
         refusals += tokenizer_faults(directory, options.tokenizer)
@@ -157,8 +158,8 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
         home = files[0].parent if files else origin(directory)
         refusals += digest_faults(home, {file.name for file in files}) if arguments.digest else ()
     if not refusals or not found["sections"]:  # else the worker repeats what config.json decides
-        refusals += [_by_given_names(one, directory) for one in found["refusals"]]
-    return refusals
+        refusals += found["refusals"]
+    return [_by_given_names(one, judged) for one in refusals]
 
 
 def _by_given_names(refusal: str, directory: Path | None) -> str:
@@ -166,7 +167,7 @@ def _by_given_names(refusal: str, directory: Path | None) -> str:
     if directory is None:
         return refusal
     files = given_files(directory)
-    return refusal.replace(str(directory), str(files[0] if files else origin(directory)))
+    return refusal.replace(str(directory), str(files[0])) if files else by_origin(refusal, directory)
 
 
 def _place(asked: int, device: str, sections: dict[str, Any]) -> Place:

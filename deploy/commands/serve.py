@@ -23,6 +23,7 @@ from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
 from quire.deploy.flags.tgi_flags import TGI_FLAGS
 from quire.deploy.model_path import resolve
+from quire.deploy.overrides import by_origin
 from quire.deploy.supervisor.port_claim import PortClaim
 from quire.deploy.supervisor.process import API_KEY_VARIABLE
 from quire.deploy.supervisor.rundir import RunDir
@@ -238,5 +239,5 @@ def run_engine(
         code = Supervisor([supervised]).run()
         # what was relayed while the others ended stands behind the reason by now: the last words repeat it
         why = [line.strip() for line in supervised.failure.splitlines()[-1:]]
-        log(": ".join([f"stopped, exit code {code}", *why]))
+        log(by_origin(": ".join([f"stopped, exit code {code}", *why]), model.directory))
         return code

@@ -9,6 +9,7 @@ from quire.deploy.commands.report import addresses, url_of
 from quire.deploy.config import FLAGS, Composed, inspected, show
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.flags.options import ServeOptions
+from quire.deploy.overrides import by_origin
 from quire.deploy.supervisor.rundir import RunDir
 from quire.proto.process.flags import in_flags
 from quire.proto.process.sizes import format_bytes, format_count
@@ -59,7 +60,8 @@ def _fitting(config: WorkerConfig) -> Fit:
     needs, refusals = fit(config, place)
     refusals += lacking() if place.is_gpu else ()
     if refusals:
-        raise UsageError("\n  ".join(in_flags(refusal, FLAGS) for refusal in refusals))
+        message = "\n  ".join(in_flags(refusal, FLAGS) for refusal in refusals)
+        raise UsageError(by_origin(message, Path(config.model)))
     assert needs is not None
     return needs
 

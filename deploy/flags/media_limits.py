@@ -3,6 +3,8 @@
 import json
 import re
 
+from quire.deploy.flags.sizes import shown
+
 _PAIRS = re.compile(r"\w+=[0-9]{1,9}(,\w+=[0-9]{1,9})*")
 EXPECTED = 'expected image=8,video=1, or a JSON object like {"image": 8} or {"image": {"count": 8}}'
 SIZES = frozenset({"count", "width", "height", "length", "num_frames"})
@@ -18,7 +20,7 @@ def parse_media_limits(text: str) -> str:
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):
-        raise ValueError(f"{EXPECTED}, got {text!r}")
+        raise ValueError(f"{EXPECTED}, got {shown(text)}")
     limits = {}
     for kind, stated in given.items():
         if isinstance(stated, dict):

@@ -3,6 +3,9 @@
 import json
 import re
 
+MOST_SHOWN = 80
+"""Characters of a wrong value that are shown."""
+
 # Lower-case k, m, g are decimal and upper-case K, M, G binary, as vLLM reads `--max-model-len`.
 _COUNT_UNITS = {
     "": 1,
@@ -65,6 +68,11 @@ def parse_seed(text: str) -> int:
     return seed
 
 
+def shown(text: str) -> str:
+    """A wrong value, cut: JSON may be as long as a command line."""
+    return repr(text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}...")
+
+
 def parse_object(text: str) -> str:
     """A JSON object, as it was written. Raises `ValueError`."""
     try:
@@ -72,7 +80,7 @@ def parse_object(text: str) -> str:
     except (ValueError, RecursionError):
         is_object = False
     if not is_object:
-        raise ValueError(f"expected a JSON object like '{{\"name\": 0.5}}', got {text!r}")
+        raise ValueError(f"expected a JSON object like '{{\"name\": 0.5}}', got {shown(text)}")
     return text
 
 

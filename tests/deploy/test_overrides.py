@@ -130,3 +130,27 @@ def test_the_doctor_names_what_was_given_and_no_directory_of_its_own(tiny_checkp
     for given in (folder, GGUF):
         assert main(["doctor", str(given), "--device", "cpu", "--hf-overrides", '{"num_hidden_layers": 3}']) == 1
         assert f"{given} lacks the tensors for blocks.2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["doctor", "serve"])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vocab_size": "x"}, "vocab_size: config.json must state a positive integer"),
+        ({"architectures": None, "model_type": None}, "names neither `architectures` nor `model_type`"),
+    ],
+)
+def test_a_refusal_names_the_model_that_was_given(command, fields, message, tiny_checkpoint, capsys) -> None:
+    folder = tiny_checkpoint()
+    assert main([command, str(folder), "--device", "cpu", "--hf-overrides", json.dumps(fields)]) != 0
+    found = "".join(capsys.readouterr())
+    assert message in found
+    assert str(folder) in found
+    assert "/overridden" not in found
+
+
+def test_a_number_of_too_many_digits_is_not_repeated_whole(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "--hf-overrides", f'{{"rope_theta": {"7" * 6000}}}'])
+    assert "...'" in (found := capsys.readouterr().err)
+    assert found.count("7") < 100
