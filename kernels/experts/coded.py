@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
@@ -59,10 +61,14 @@ class CodedMatrices:
                     check_contiguous(**{f"each.{name}": tensor})
 
     @cached_property
-    def addresses(self) -> torch.Tensor:
-        """Addresses of every expert's tensors, int64 [E, 5] beside them, 0 for what is not there."""
-        rows = [[0 if one is None else one.data_ptr() for one in tensors] for tensors in self.each]
-        return torch.tensor(rows, dtype=torch.int64, device=self.each[0].packed.device)
+    def addresses(self) -> npt.NDArray[np.int64]:
+        """Addresses of every expert's tensors [E, 5], 0 for what is not there."""
+        return np.array([[0 if one is None else one.data_ptr() for one in tensors] for tensors in self.each], np.int64)
+
+    @cached_property
+    def address_table(self) -> torch.Tensor:
+        """The addresses, on the device of what they lead to."""
+        return torch.from_numpy(self.addresses).to(self.each[0].packed.device)
 
     def product(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         """x [t, inputs] -> [t, outputs], by the reference of the kind."""

@@ -53,7 +53,7 @@ def _multiply(
         looked_up,
         matrices.inputs,
         matrices.outputs,
-        matrices.addresses.data_ptr(),
+        matrices.addresses.ctypes.data,
         *how,
         gate,
         out.data_ptr(),

@@ -103,7 +103,7 @@ def group_words_of_pairs(
         x,
         where.pairs,
         where.starts,
-        matrices.addresses,
+        matrices.address_table,
         one.packed,
         scale,
         one.offset,

@@ -6,7 +6,7 @@ import triton.language as tl
 from quire.kernels.experts.coded import Coded
 
 PACKED, SCALE, OFFSET, UNIT, BIAS = (tl.constexpr(place) for place in range(len(Coded._fields)))
-"""Columns of `CodedMatrices.addresses`."""
+"""Columns of `CodedMatrices.address_table`."""
 _COLUMNS = tl.constexpr(len(Coded._fields))
 
 
