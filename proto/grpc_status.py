@@ -18,7 +18,6 @@ from quire.proto.messages.errors import StatusName
 DOMAIN = "quire"
 DETAILS_KEY = "grpc-status-details-bin"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
-MAX_MESSAGE = 600
 
 Trailers = tuple[tuple[str, str | bytes], ...]
 Answer = tuple[grpc.StatusCode, str, Trailers]
@@ -28,13 +27,12 @@ Answer = tuple[grpc.StatusCode, str, Trailers]
 def to_status(error: RequestError) -> Answer:
     """Code, details text and trailing metadata of an error."""
     code = grpc.StatusCode[error.status]
-    message = error.message if len(error.message) <= MAX_MESSAGE else error.message[:MAX_MESSAGE] + "..."
-    status = status_pb2.Status(code=cast("tuple[int, str]", code.value)[0], message=message)
+    status = status_pb2.Status(code=cast("tuple[int, str]", code.value)[0], message=error.message)
     metadata = {**error.metadata, "retryable": "true" if error.retryable else "false"}
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field[:MAX_MESSAGE], description=message, reason=error.reason
+            field=error.field, description=error.message, reason=error.reason
         )
         status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
     if error.request_id:
@@ -47,7 +45,7 @@ def to_status(error: RequestError) -> Answer:
         status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
         trailers.append((PUSHBACK_KEY, str(milliseconds)))
     trailers.append((DETAILS_KEY, status.SerializeToString()))
-    return code, message, tuple(trailers)
+    return code, error.message, tuple(trailers)
 
 
 def from_status(code: grpc.StatusCode, details: str, trailers: Iterable[tuple[str, str | bytes]]) -> RequestError:

@@ -34,7 +34,6 @@ TYPES = {
 }
 CODES = {404: "not_found", 405: "method_not_allowed"}
 STATUS_OF = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 429, "UNAVAILABLE": 503}
-MAX_MESSAGE = 600
 LABEL = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -101,9 +100,7 @@ def closing_response(error: HttpError) -> bytes:
 
 def _body(status: int, code: str, message: str, field: str, request_id: str) -> dict[str, Any]:
     kind = TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
-    message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "..."
-    param = field[:MAX_MESSAGE] or None
-    return {"error": {"message": message, "type": kind, "param": param, "code": code, "request_id": request_id}}
+    return {"error": {"message": message, "type": kind, "param": field or None, "code": code, "request_id": request_id}}
 
 
 class ErrorLayer:

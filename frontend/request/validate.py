@@ -185,7 +185,7 @@ def budget_seconds(field: float | None, deadline: float | None, config: Frontend
     """
     cap = config.max_timeout_seconds if limits is None else min(config.max_timeout_seconds, limits.max_timeout_seconds)
     if field is not None and not (math.isfinite(field) and 0 < field <= cap):
-        raise ParameterError("timeout_seconds", f"must be a finite number in (0, {cap:g}], got {field!r}")
+        raise ParameterError("timeout_seconds", f"must be a finite number in (0, {cap:g}], got {field!r:.64}")
     if deadline is not None and deadline <= 0:
         raise RequestError("DEADLINE", "the call's deadline had passed when it arrived")
     named = [seconds for seconds in (field, deadline) if seconds is not None]

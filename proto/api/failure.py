@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from quire.proto.messages.errors import REASONS, StatusName
 
+MAX_MESSAGE = 600
+"""Most characters of an error's text, and of the name of its field: both may repeat what a client sent."""
+
 
 class RequestError(Exception):
     """A request or an output that failed. `reason` is one of `errors.REASONS`, or empty for a transport's own error."""
@@ -20,10 +23,11 @@ class RequestError(Exception):
         status: StatusName | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
+        message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "..."
         super().__init__(message)
         self.reason = reason
         self.message = message
-        self.field = field
+        self.field = field[:MAX_MESSAGE]
         self.retry_after_seconds = retry_after_seconds
         self.request_id = request_id
         self.status: str = status or REASONS[reason].status

@@ -25,6 +25,8 @@ MAX_STRUCTURED_BYTES = 64 << 10
 MAX_CHANNELS_BYTES = 4 * MAX_STRUCTURED_BYTES
 """That of an answer in channels, whose text holds another, escaped."""
 INT64_MAX = 2**63 - 1
+MOST_SHOWN = 64
+"""Characters of a wrong value that an error repeats: a number of JSON may have thousands of digits."""
 
 StructuredKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag", "channels"]
 
@@ -148,7 +150,9 @@ def check_token_ids(params: SamplingParams, prompt: Sequence[int], vocab_size: i
         if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
             index, bad = next((i, t) for i, t in enumerate(ids) if not 0 <= t < vocab_size)
             raise ParameterError(
-                field, f"token id {bad} at index {index} is outside [0, {vocab_size})", "TOKEN_OUT_OF_RANGE"
+                field,
+                f"token id {bad!r:.{MOST_SHOWN}} at index {index} is outside [0, {vocab_size})",
+                "TOKEN_OUT_OF_RANGE",
             )
 
 
@@ -156,12 +160,14 @@ def _float(field: str, value: float, low: float, high: float, *, open_low: bool 
     finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not finite or value > high or value < low or (open_low and value == low):
         bracket = "(" if open_low else "["
-        raise ParameterError(field, f"must be a finite number in {bracket}{low:g}, {high:g}], got {value!r}")
+        raise ParameterError(
+            field, f"must be a finite number in {bracket}{low:g}, {high:g}], got {value!r:.{MOST_SHOWN}}"
+        )
 
 
 def _int(field: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ParameterError(field, f"must be an integer in [{low}, {high}], got {value!r}")
+        raise ParameterError(field, f"must be an integer in [{low}, {high}], got {value!r:.{MOST_SHOWN}}")
 
 
 def _count(field: str, values: Sequence[object], most: int) -> None:

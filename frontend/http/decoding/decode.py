@@ -82,7 +82,7 @@ def _wrong(text: str) -> ParameterError:
     path = ""
     start = text.rfind(PATH)  # names are a client's: no pattern is searched for in them
     if start >= 0 and text.endswith("`"):
-        path = text[start + len(PATH) : -1].removeprefix("key in ").removeprefix("$").removeprefix(".")
+        path = text[start + len(PATH) : -1].removeprefix("key in ").removeprefix("$").removeprefix(".")[:MAX_PATH]
         text = text[:start]
     text = text[:MAX_MESSAGE]
     if match := UNKNOWN_FIELD.fullmatch(text):

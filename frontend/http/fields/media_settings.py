@@ -90,7 +90,7 @@ def _stated(processor: ProcessorKwargs | None, io: IoKwargs | None) -> dict[str,
             path = f"{place}.{spelled}"
             if name in stated and stated[name][1] != value:
                 other, before = stated[name]
-                raise ParameterError(path, f"is {value}, but {other} is {before}; set only one of them")
+                raise ParameterError(path, f"is {value!r:.64}, but {other} is {before!r:.64}; set only one of them")
             stated.setdefault(name, (path, value))
     return stated
 

@@ -151,7 +151,7 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
             value, old = getattr(self, alias), getattr(self, field)
             if value is not None:
                 if old is not None and old != value:
-                    raise ParameterError(alias, f"is {value}, but {field} is {old}; set only one of them")
+                    raise ParameterError(alias, f"is {value!r:.64}, but {field} is {old!r:.64}; set only one of them")
                 setattr(self, field, value)
 
     def names(self) -> dict[str, str]:

@@ -31,6 +31,6 @@ class ChatRequest(ChatFields, kw_only=True, forbid_unknown_fields=True):
         self.take_aliases()
         new, old = self.max_completion_tokens, self.max_tokens
         if new is not None and old is not None and new != old:
-            message = f"is {old}, but max_completion_tokens is {new}; set only one of them"
+            message = f"is {old!r:.64}, but max_completion_tokens is {new!r:.64}; set only one of them"
             raise ParameterError("max_tokens", message)
         return old if new is None else new
