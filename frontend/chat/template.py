@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.frontend.chat.checks import arguments_value, documents, template_kwargs, tool_parameters
@@ -26,6 +26,8 @@ DEFAULT, WITH_TOOLS = "default", "tool_use"
 DEVELOPER = "developer"
 OF_REASONING = ("thinking", "tool_plan", "reasoning")
 """Names that some templates have for the reasoning of a turn; others call it reasoning_content."""
+ANALYSIS = "<|channel|>analysis"
+"""Sign of templates that show one text before a call, its analysis: text and reasoning are shown there together."""
 PAIR_ROLES = ("query", "document")
 """Roles of the texts that a reranker compares."""
 
@@ -132,7 +134,9 @@ class ChatTemplate:
             for tool in chat.tools
             if chat.tool_choice != "none"
         ]
-        messages = [_message(one, knows_developer, names) for one in chat.messages]
+        messages = [
+            _message(_analysed(one) if ANALYSIS in self.text else one, knows_developer, names) for one in chat.messages
+        ]
         values = (messages, shown, kwargs, given)
         escape_chars = EscapeChars(lambda: [json.dumps(value, ensure_ascii=False) for value in values])
         escape = self._escaper.escape_json
@@ -193,6 +197,13 @@ async def _start(sandbox: Sandbox) -> None:
         log.warning("%s; chats are rendered by the others", error.why)
 
 
+def _analysed(one: ChatMessage) -> ChatMessage:
+    """The turn with what it said before a call as the end of its reasoning: gpt-oss's template refuses to show both."""
+    if not (one.text and one.reasoning and one.tool_calls):
+        return one
+    return replace(one, content="", reasoning=f"{one.reasoning}\n\n{one.text}")
+
+
 def _message(one: ChatMessage, knows_developer: bool, of_reasoning: Sequence[str]) -> dict[str, Any]:
     # most templates know one name for instructions
     role = "system" if one.role == DEVELOPER and not knows_developer else one.role
@@ -202,8 +213,6 @@ def _message(one: ChatMessage, knows_developer: bool, of_reasoning: Sequence[str
     if one.reasoning:
         message["reasoning_content"] = one.reasoning
         message |= dict.fromkeys(of_reasoning, one.reasoning)
-        if one.text and one.tool_calls:
-            message.pop("thinking", None)  # gpt-oss takes a text before a call for its reasoning, and refuses both
     if one.tool_calls:
         message["tool_calls"] = [
             {

@@ -106,13 +106,21 @@ def test_a_turn_is_read_as_it_is_written_and_written_again_as_it_was_read(family
     asyncio.run(main())
 
 
-def test_a_text_and_reasoning_before_a_call_are_not_both_shown_where_the_template_refuses_both():
+def test_a_text_and_reasoning_before_a_call_are_one_analysis_where_the_template_refuses_both():
     template = ChatTemplate({"default": FAMILIES["gpt-oss"].template}, {}, (), 5.0)
-    call = ToolCall("c1", "look", "{}")
-    turn = ChatMessage("assistant", "I ask.", reasoning="Let me see.", tool_calls=[call])
+    turn = ChatMessage("assistant", "I ask.", reasoning="Let me see.", tool_calls=[ToolCall("c1", "look", "{}")])
+    assert "<|message|>Let me see.\n\nI ask.<|end|><|start|>assistant to=functions.look" in rendered(template, turn)
+
+
+def test_a_text_and_reasoning_before_a_call_are_both_handed_to_templates_that_show_both():
+    shown = "{% for m in messages %}{{ m.thinking }}|{{ m.content }}|{{ m.tool_calls }}{% endfor %}"
+    turn = ChatMessage("assistant", "I ask.", reasoning="Let me see.", tool_calls=[ToolCall("c1", "look", "{}")])
+    assert "Let me see.|I ask.|[" in rendered(ChatTemplate({"default": shown}, {}, (), 5.0), turn)
+
+
+def rendered(template, turn):
     job = template.job(Chat([ChatMessage("user", "hi"), turn]))
-    rendered = job.read(prepare(json.dumps(template.sources).encode())(job.payload)).text
-    assert "<|channel|>analysis<|message|>I ask.<|end|><|start|>assistant to=functions.look" in rendered
+    return job.read(prepare(json.dumps(template.sources).encode())(job.payload)).text
 
 
 def expect(family, message, reason):
