@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from unittest.mock import patch
 
+import expert_cases
 import torch
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention
@@ -58,6 +59,7 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
     yield "linear f8", _linear_f8
     yield "linear f8 blocks", _linear_f8_blocks
     yield "linear int8", _linear_int8
+    yield "experts of 8 bits", expert_cases.eights
     for forms in _attention_forms(capability):
         query, cache, head_dim, page, options = forms
         name = f"attention d{head_dim} {query} to {cache} page {page}{' options' if options else ''}"

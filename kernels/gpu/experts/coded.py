@@ -12,6 +12,9 @@ import triton
 
 from quire.kernels.experts.coded import CodedMatrices, Kind
 from quire.kernels.experts.experts import ExpertGate
+from quire.kernels.gpu.experts.coded_f8 import f8_of_pairs
+from quire.kernels.gpu.experts.coded_f8_blocks import f8_blocks_of_pairs
+from quire.kernels.gpu.experts.coded_int8 import int8_of_pairs
 from quire.kernels.gpu.experts.coded_words import group_words_of_pairs
 from quire.kernels.gpu.experts.gate import gated_pairs
 from quire.kernels.gpu.experts.products import sum_experts_kernel
@@ -24,7 +27,12 @@ Product = Callable[[torch.Tensor, CodedMatrices, Sent, int, bool], torch.Tensor]
 The row of place p is x[pairs[p] // (pairs of a row)], and the result stands at p; or by pair the row is x[p], and the
 result stands at pairs[p]. What no pair of these experts has is left as it is.
 """
-PRODUCTS: Final[Mapping[Kind, Product]] = {"group_words": group_words_of_pairs}
+PRODUCTS: Final[Mapping[Kind, Product]] = {
+    "group_words": group_words_of_pairs,
+    "f8": f8_of_pairs,
+    "f8_blocks": f8_blocks_of_pairs,
+    "int8": int8_of_pairs,
+}
 
 
 def coded_experts(

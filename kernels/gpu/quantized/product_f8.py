@@ -47,6 +47,15 @@ def widened(codes, kind: tl.constexpr):
     return codes.to(tl.float32).to(kind)
 
 
+@triton.jit
+def add_f8(sums, codes, tile, ROUNDED: tl.constexpr, BLOCK_I: tl.constexpr):
+    """sums + codes @ tile.T, [BLOCK_O, TOKENS], of BLOCK_I inputs. ROUNDED: the tile is codes too."""
+    if ROUNDED:
+        return sums + tl.dot(codes, tl.trans(tile), max_num_imprecise_acc=BLOCK_I)
+    else:  # the compiler reads on behind a return, and wants one type of result
+        return tl.dot(widened(codes, tile.dtype), tl.trans(tile), sums, input_precision="ieee")
+
+
 @triton.jit(do_not_specialize=["num_tokens", "steps"])
 def product_f8_kernel(
     x,
@@ -84,10 +93,7 @@ def product_f8_kernel(
         known = inner < size_in
         codes = tl.load(weight + inner, known, 0.0)
         tile = tl.load(x + inner, real & known, 0.0)
-        if row_scale is not None:
-            sums += tl.dot(codes, tl.trans(tile), max_num_imprecise_acc=BLOCK_I)
-        else:
-            sums = tl.dot(widened(codes, tile.dtype), tl.trans(tile), sums, input_precision="ieee")
+        sums = add_f8(sums, codes, tile, row_scale is not None, BLOCK_I)
 
     sums = tl.trans(sums)
     columns = rows[None, :]
@@ -147,12 +153,11 @@ def product_f8(
     tiles = tiles_for(num_tokens, size_in, size_out, x.dtype)
     parts, is_split = tiles["parts"], tiles["parts"] > 1
     sums = x.new_empty((parts, num_tokens, size_out), dtype=torch.float32) if is_split else out
-    codes = weight if has_eight_bits(chip_of(x.device).capability) else weight.view(torch.uint8)
     grid = (triton.cdiv(size_out, tiles["block_o"]), parts, triton.cdiv(num_tokens, tiles["tokens"]))
     product_f8_kernel[grid](
         x,
         row_scale,
-        codes,
+        readable(weight),
         scale,
         None if is_split else bias,
         sums,
@@ -168,6 +173,11 @@ def product_f8(
             sums, row_scale, scale, bias, out, num_tokens, size_out, PARTS=parts, BLOCK=ADD_BLOCK, num_warps=4
         )
     return out
+
+
+def readable(codes: torch.Tensor) -> torch.Tensor:
+    """Codes e4m3 as their chip reads them: bytes where it has no 8-bit floats."""
+    return codes if has_eight_bits(chip_of(codes.device).capability) else codes.view(torch.uint8)
 
 
 def tiles_for(num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype, operation: str = OPERATION) -> Tiles:

@@ -9,8 +9,14 @@ import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.chip import chip_of, has_eight_bits
-from quire.kernels.gpu.quantized.product_f8 import ADD_BLOCK, add_f8_parts_kernel, launch_options, tiles_for, widened
+from quire.kernels.gpu.quantized.product_f8 import (
+    ADD_BLOCK,
+    add_f8_parts_kernel,
+    launch_options,
+    readable,
+    tiles_for,
+    widened,
+)
 from quire.kernels.linear.linear_f8_blocks import SIDE
 
 OPERATION = "linear_f8_blocks"
@@ -22,13 +28,42 @@ _FEW = tl.constexpr(FEW)
 
 
 @triton.jit
-def _factor(row_scale, scale, tokens, num_tokens, rows, start, SIDE: tl.constexpr):
-    """Scale of the sums of the tile that begins at an input, for each token where x is codes."""
+def block_factor(row_scale, scale, tokens, real, rows, start, SIDE: tl.constexpr):
+    """Scale of the sums of the tile that begins at an input, for each token where x is codes: [1, TOKENS]."""
     block = start // SIDE
     factor = tl.load(scale + block)
     if row_scale is not None:
-        factor *= tl.load(row_scale + block.to(tl.int64) * rows + tokens, tokens < num_tokens, 0.0)[None, :]
+        factor *= tl.load(row_scale + block.to(tl.int64) * rows + tokens, real, 0.0)[None, :]
     return factor
+
+
+@triton.jit
+def block_sums(TOKENS: tl.constexpr, BLOCK_O: tl.constexpr, ROUNDED: tl.constexpr):
+    """Zeros, [BLOCK_O, TOKENS], or its transpose where `add_f8_block` has tokens as rows."""
+    if ROUNDED and TOKENS > _FEW:
+        return tl.zeros((TOKENS, BLOCK_O), tl.float32)
+    else:  # the compiler reads on behind a return, and wants one type of result
+        return tl.zeros((BLOCK_O, TOKENS), tl.float32)
+
+
+@triton.jit
+def add_f8_block(sums, codes, tile, factor, ROUNDED: tl.constexpr, TOKENS: tl.constexpr, BLOCK_I: tl.constexpr):
+    """sums + codes @ tile.T * factor of BLOCK_I inputs of one block. ROUNDED: the tile is codes too."""
+    if ROUNDED and TOKENS > _FEW:
+        return sums + tl.dot(tile, tl.trans(codes), max_num_imprecise_acc=BLOCK_I) * tl.trans(factor)
+    elif ROUNDED:
+        return sums + tl.dot(codes, tl.trans(tile), max_num_imprecise_acc=BLOCK_I) * factor
+    else:
+        return sums + tl.dot(widened(codes, tile.dtype), tl.trans(tile), input_precision="ieee") * factor
+
+
+@triton.jit
+def as_rows(sums, ROUNDED: tl.constexpr, TOKENS: tl.constexpr):
+    """The sums of `add_f8_block`, [TOKENS, BLOCK_O]."""
+    if ROUNDED and TOKENS > _FEW:
+        return sums
+    else:
+        return tl.trans(sums)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "rows", "steps"])
@@ -64,31 +99,23 @@ def product_f8_blocks_kernel(
     real = (tokens < num_tokens)[:, None]
     lanes = tl.arange(0, BLOCK_I)[None, :]
 
-    AS_ROWS: tl.constexpr = row_scale is not None and TOKENS > _FEW
-    if AS_ROWS:
-        sums = tl.zeros((TOKENS, BLOCK_O), tl.float32)
-    else:
-        sums = tl.zeros((BLOCK_O, TOKENS), tl.float32)
+    ROUNDED: tl.constexpr = row_scale is not None
+    sums = block_sums(TOKENS, BLOCK_O, ROUNDED)
     first = part * steps * BLOCK_I
     end = min(first + steps * BLOCK_I, size_in)
-    factor = _factor(row_scale, scale, tokens, num_tokens, rows, min(first, size_in - 1), SIDE)
+    is_token = tokens < num_tokens
+    factor = block_factor(row_scale, scale, tokens, is_token, rows, min(first, size_in - 1), SIDE)
     for start in range(first, end, BLOCK_I):
         inner = start + lanes
         known = inner < size_in
         codes = tl.load(weight + inner, known, 0.0)
         tile = tl.load(x + inner, real & known, 0.0)
         # a tile ahead, so that no sum waits for its scale; behind the last tile there is none to need it
-        ahead = _factor(row_scale, scale, tokens, num_tokens, rows, min(start + BLOCK_I, size_in - 1), SIDE)
-        if AS_ROWS:
-            sums += tl.dot(tile, tl.trans(codes), max_num_imprecise_acc=BLOCK_I) * tl.trans(factor)
-        elif row_scale is not None:
-            sums += tl.dot(codes, tl.trans(tile), max_num_imprecise_acc=BLOCK_I) * factor
-        else:
-            sums += tl.dot(widened(codes, tile.dtype), tl.trans(tile), input_precision="ieee") * factor
+        ahead = block_factor(row_scale, scale, tokens, is_token, rows, min(start + BLOCK_I, size_in - 1), SIDE)
+        sums = add_f8_block(sums, codes, tile, factor, ROUNDED, TOKENS, BLOCK_I)
         factor = ahead
 
-    if not AS_ROWS:
-        sums = tl.trans(sums)
+    sums = as_rows(sums, ROUNDED, TOKENS)
     columns = outputs[None, :]
     inside = real & (columns < size_out)
     if SPLIT:
@@ -121,12 +148,11 @@ def product_f8_blocks(
     tiles = tiles_for(num_tokens, size_in, size_out, x.dtype, OPERATION)
     parts, is_split = tiles["parts"], tiles["parts"] > 1
     sums = x.new_empty((parts, num_tokens, size_out), dtype=torch.float32) if is_split else out
-    codes = weight if has_eight_bits(chip_of(x.device).capability) else weight.view(torch.uint8)
     grid = (triton.cdiv(size_out, tiles["block_o"]), parts, triton.cdiv(num_tokens, tiles["tokens"]))
     product_f8_blocks_kernel[grid](
         x,
         row_scale,
-        codes,
+        readable(weight),
         scale,
         None if is_split else bias,
         sums,

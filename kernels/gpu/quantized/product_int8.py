@@ -18,7 +18,7 @@ SCALE_BLOCK = 1024
 
 
 @triton.jit
-def _scaled(sums, scale, row_scale, bias):
+def scaled(sums, scale, row_scale, bias):
     """Sums of integers as floats, each product rounded once; a bias is added without rounding in between."""
     wide = sums.to(tl.float32) * scale
     return wide * row_scale if bias is None else tl.fma(wide, row_scale, bias)
@@ -72,7 +72,7 @@ def product_int8_kernel(
         if bias is not None:
             offset = tl.load(bias + rows, rows < size_out, 0.0)[None, :].to(tl.float32)
         of_token = tl.load(row_scale + tokens, tokens < num_tokens, 0.0)[:, None]
-        result = _scaled(sums, tl.load(scale + rows, rows < size_out, 0.0)[None, :], of_token, offset)
+        result = scaled(sums, tl.load(scale + rows, rows < size_out, 0.0)[None, :], of_token, offset)
         place = tokens.to(tl.int64)[:, None] * size_out + columns
         tl.store(out + place, result.to(out.dtype.element_ty), inside)
 
@@ -92,7 +92,7 @@ def scale_int8_sums_kernel(
     offset = None
     if bias is not None:
         offset = tl.load(bias + columns, inside, 0.0).to(tl.float32)
-    result = _scaled(total, tl.load(scale + columns, inside, 0.0), tl.load(row_scale + token), offset)
+    result = scaled(total, tl.load(scale + columns, inside, 0.0), tl.load(row_scale + token), offset)
     tl.store(out + token * size_out + columns, result.to(out.dtype.element_ty), inside)
 
 

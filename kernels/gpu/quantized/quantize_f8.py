@@ -78,6 +78,37 @@ def row_magnitudes(x, residual, norm_weight, factor, start, D: tl.constexpr, BLO
 
 
 @triton.jit
+def round_row(
+    x,
+    residual,
+    norm_weight,
+    input_scale,
+    codes,
+    scales,
+    factor,
+    start,
+    row,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+    KIND: tl.constexpr,
+):
+    """Codes of the row of x that begins at `start`, as `row_value` makes it, become row `row` of `codes`."""
+    target = row.to(tl.int64) * D
+    magnitudes, not_finite, value = row_magnitudes(x, residual, norm_weight, factor, start, D, BLOCK, KIND)
+    if input_scale is None:
+        scale = tl.div_rn(tl.maximum(tl.max(magnitudes, 0), _LEAST), _LARGEST)
+    else:
+        scale = tl.load(input_scale)
+    tl.store(scales + row, tl.where(tl.max(not_finite, 0) == 0, scale, float("nan")))
+    for first in range(0, D, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        if D > BLOCK:
+            value = row_value(x, residual, norm_weight, factor, start, column, D, KIND)
+        code = tl.minimum(tl.maximum(tl.div_rn(value, tl.zeros_like(value) + scale), -_LARGEST), _LARGEST)
+        tl.store(codes + target + column, code.to(codes.dtype.element_ty), column < D)
+
+
+@triton.jit
 def quantize_f8_kernel(
     x,
     residual,
@@ -97,18 +128,7 @@ def quantize_f8_kernel(
     factor = 1.0
     if norm_weight is not None:
         factor = norm_factor(x, residual, total, eps, start, D, BLOCK)
-    magnitudes, not_finite, value = row_magnitudes(x, residual, norm_weight, factor, start, D, BLOCK, KIND)
-    if input_scale is None:
-        scale = tl.div_rn(tl.maximum(tl.max(magnitudes, 0), _LEAST), _LARGEST)
-    else:
-        scale = tl.load(input_scale)
-    tl.store(scales + row, tl.where(tl.max(not_finite, 0) == 0, scale, float("nan")))
-    for first in range(0, D, BLOCK):
-        column = first + tl.arange(0, BLOCK)
-        if D > BLOCK:
-            value = row_value(x, residual, norm_weight, factor, start, column, D, KIND)
-        code = tl.minimum(tl.maximum(tl.div_rn(value, tl.zeros_like(value) + scale), -_LARGEST), _LARGEST)
-        tl.store(codes + start + column, code.to(codes.dtype.element_ty), column < D)
+    round_row(x, residual, norm_weight, input_scale, codes, scales, factor, start, row, D, BLOCK, KIND)
 
 
 class Norm(NamedTuple):
