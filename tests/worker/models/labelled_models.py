@@ -1,4 +1,6 @@
-"""Tiny models with heads of labels: random checkpoints from a seed, and prompts to label."""
+"""Tiny models with heads of labels, or without one: random checkpoints from a seed, and prompts to label."""
+
+import re
 
 import transformers
 from tiny_classifiers import SHAPE, write_random
@@ -44,6 +46,7 @@ PROMPTS = [[2, 7, 9, 3, 30, 31, 3], [2, 7, 3], [2, 5, 3, *range(40, 100), 3]]
 
 def write(folder, architecture, **fields):
     """A checkpoint of this architecture in `folder` with random weights, all of them away from their defaults."""
-    kind, own = (MODELS | DECODERS)[architecture.replace("ForTokenClassification", "ForSequenceClassification")]
+    named = re.sub("(ForTokenClassification|Model)$", "ForSequenceClassification", architecture)
+    kind, own = (MODELS | DECODERS)[named]
     write_random(folder, architecture, kind(**SHAPE, **own, **fields), 5)
     return folder

@@ -1,5 +1,6 @@
 """Tiny models of architectures that run as modules of the transformers library, each with its own trait."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -141,4 +142,24 @@ def generated(folder: Path, prompts: list[list[int]], count: int) -> list[tuple[
             tokens.append(int(scores.argmax()))
             logprobs.append(float(scores.max()))
         found.append((tokens, logprobs))
+    return found
+
+
+def first_results(folder: Path, prompts: list[list[int]], second_texts: list[int] | None = None) -> list[Any]:
+    """What the library's own class gives first for each prompt, as an array: logits, or states of its tokens.
+
+    `second_texts`: index of the first token of each prompt's second text, 0 where it has none, as in `Admit`.
+    """
+    import torch
+    import transformers
+
+    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
+    kind = getattr(transformers, architecture)
+    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    found = []
+    for prompt, second in zip(prompts, second_texts or [0] * len(prompts), strict=True):
+        types = torch.tensor([[int(0 < second <= at) for at in range(len(prompt))]])
+        with torch.inference_mode():
+            given = {"token_type_ids": types} if second_texts else {}
+            found.append(model(torch.tensor([prompt]), **given)[0][0].numpy())
     return found

@@ -20,7 +20,7 @@ import conditions
 import expert_models
 import packed_experts
 from conditions import EVERY, NUM_TOKENS, Work, pairwise
-from test_equal_to_transformers import MODELS as DENSE_MODELS
+from dense_models import MODELS as DENSE_MODELS
 
 from quire.worker.device.parallel import Groups
 from quire.worker.specs.architectures import ARCHITECTURES

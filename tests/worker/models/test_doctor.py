@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 import expert_models
-from test_equal_to_transformers import MODELS as DENSE_MODELS
+from dense_models import MODELS as DENSE_MODELS
 
 from quire.worker.config import WorkerConfig
 from quire.worker.inspect import inspect

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import expert_models
 from core_engine import Engine
+from dense_models import MODELS as DENSE_MODELS
 from family_chats import FAMILIES
-from test_equal_to_transformers import MODELS as DENSE_MODELS
 from tiny_tokenizer import write_tokenizer
 
 from quire.frontend.chat.render_child import prepare

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 from quire.worker.config import WorkerConfig
@@ -21,7 +20,7 @@ from quire.worker.weights.parts import ModelError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from library_models import BASE, MODELS, write
+from library_models import BASE, MODELS, first_results, write
 
 pytestmark = pytest.mark.integration
 
@@ -86,26 +85,12 @@ def vectors(driver):
     return [np.frombuffer(one, np.float32) for one in (*found, again)]
 
 
-def by_library(folder, second_texts=None):
-    """The first result of the model's own class for each prompt; `second_texts`: as in `Admit`."""
-    kind = getattr(transformers, json.loads((folder / "config.json").read_text())["architectures"][0])
-    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    found = []
-    for prompt, second in zip(PROMPTS, second_texts or [0] * len(PROMPTS), strict=True):
-        types = torch.tensor([[int(0 < second <= at) for at in range(len(prompt))]])
-        with torch.inference_mode():
-            found.append(
-                model(torch.tensor([prompt]), **({"token_type_ids": types} if second_texts else {}))[0][0].numpy()
-            )
-    return found
-
-
 @pytest.mark.parametrize("architecture", CLASSIFIERS)
 def test_texts_get_the_labels_of_transformers(architecture, tmp_path, drive_of):
     write(tmp_path, architecture, CLASSIFIERS[architecture] | LABELS)
     driver = drive_of(tmp_path)
     assert (driver.facts.task, driver.facts.vector_size) == ("classify", 3)
-    expected = by_library(tmp_path)
+    expected = first_results(tmp_path, PROMPTS)
     for ours, theirs in zip(vectors(driver), [*expected, expected[2]], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
     model = driver.runner._model
@@ -118,7 +103,7 @@ def test_a_model_without_a_head_gives_the_last_state_of_transformers(architectur
     write(tmp_path, architecture, EMBEDDERS[architecture])
     driver = drive_of(tmp_path)
     assert driver.facts.task == "embed"
-    expected = by_library(tmp_path)
+    expected = first_results(tmp_path, PROMPTS)
     for ours, theirs in zip(vectors(driver), [*expected, expected[2]], strict=True):
         np.testing.assert_allclose(ours, theirs[-1], atol=5e-5)
 
@@ -132,7 +117,7 @@ def test_texts_that_are_read_in_both_directions_give_what_they_give_in_transform
     for slot, prompt in enumerate(PROMPTS):
         driver.scribe.admit(slot, prompt, second_text=0 if second_texts is None else second_texts[slot])
     result = driver.run([(slot, len(prompt)) for slot, prompt in enumerate(PROMPTS)])
-    for ours, theirs in zip(result.embeddings, by_library(tmp_path, second_texts), strict=True):
+    for ours, theirs in zip(result.embeddings, first_results(tmp_path, PROMPTS, second_texts), strict=True):
         wanted = theirs[0] if architecture.endswith("Model") else theirs.ravel()
         np.testing.assert_allclose(np.frombuffer(ours, np.float32), wanted, atol=5e-5)
 
@@ -143,7 +128,7 @@ def test_tokens_of_a_decoder_get_the_labels_of_transformers(tmp_path, drive_of):
     for slot, prompt in enumerate(PROMPTS):
         driver.scribe.admit(slot, prompt)
     result = driver.run([(slot, len(prompt)) for slot, prompt in enumerate(PROMPTS)])
-    for ours, theirs in zip(result.embeddings, by_library(tmp_path), strict=True):
+    for ours, theirs in zip(result.embeddings, first_results(tmp_path, PROMPTS), strict=True):
         np.testing.assert_allclose(np.frombuffer(ours, np.float32), theirs.ravel(), atol=5e-5)
 
 
