@@ -59,15 +59,19 @@ def run(
         found = _by_ours(config, spec, model, [tokens] * copies, steps, dtype, device, groups)
         if spec.pooling is None:
             expected, found = model.logits(expected), model.logits(found)
-    expected, found = expected.float(), found.float()
-    spread = (expected - expected.mean(-1, keepdim=True)).square().mean().sqrt()
-    difference = float((found - expected).square().mean().sqrt() / spread)
+    difference = off(found.float(), expected.float())
     if not difference <= TOLERANCES[dtype]:
         raise ModelError(
             "architectures",
             f"{spec.architecture} of {spec.library} gives other results with attention of quire than with its own "
             f"(off by {difference:.2g} of their spread): it tells attention more than quire's knows; it is not served",
         )
+
+
+def off(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """How far, in parts of what is expected's own deviation from its mean; NaN where a number is none."""
+    spread = (expected - expected.mean(-1, keepdim=True)).square().mean().sqrt()
+    return float((found - expected).square().mean().sqrt() / spread)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def unmade(func: Any, args: Any, kwargs: Any) -> Any:
     """What `func` returns, in zeros that cost no memory until they are written."""
     name = func.overloadpacket.__name__
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    if str(kwargs.get("device")) == "meta":  # it has no numbers
+    if str(kwargs.get("device")) == "meta" or any(one.is_meta for one in tensors):  # it has no numbers
         return func(*args, **kwargs)
     whole = tensors and all(map(_is_table, tensors)) and name not in PRODUCTS
     if whole or (name not in _MAY_COPY and looks(func)):
