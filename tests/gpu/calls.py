@@ -35,8 +35,8 @@ CALLS = (
         (f"make gpu-check ARGS='--triton-cache {CACHE}'",),
         560.0,
         ("check: tiny", "check: layers", "check: linears", "check: decode", "check: prefill", "check: sampling",
-         "check: encoder", "check: forms", "check: vision", "check: runner", "check: transformers", "check: group",
-         "check: engine", "check: specialized"),
+         "check: encoder", "check: forms", "check: vision", "check: families", "check: experts", "check: heads",
+         "check: runner", "check: transformers", "check: group", "check: engine", "check: specialized"),
         (WHEELS,),
         f"Copy triton.tar.gz from $OUT to {CACHE}. Mend what failed. Had check: specialized passed, put "
         '{"prefill": {"specialized": {"trusted": 1}}} into kernels/gpu/tiles/<device>.json. '

@@ -22,7 +22,8 @@ SCRIPT = Script(
         [
             Part(name, 130.0)
             for name in ("layers", "linears", "decode", "prefill", "sampling", "encoder", "forms", "vision")
-        ],
+        ]
+        + [Part(name, 130.0, ENGINE_CASE_SECONDS) for name in ("families", "experts", "heads")],
         [Part(name, 90.0) for name in ("runner", "transformers")] + [Part("group", 90.0, most_seconds=60.0)],
         [Part("engine", 110.0, ENGINE_CASE_SECONDS)],  # it measures memory: nothing runs beside it
         [Part("specialized", 50.0, 30.0, most_seconds=60.0)],

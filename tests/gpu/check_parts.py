@@ -58,6 +58,18 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             import vision_checks
 
             return vision_checks.vision(report, chip.ask(device), folder, small, few)
+        case "families" | "experts" | "heads":
+            import family_checks
+            import head_checks
+
+            runs = {
+                "families": (family_checks.families,),
+                "experts": (family_checks.experts,),
+                "heads": (family_checks.of_library, head_checks.heads),
+            }[part]
+            compiles = given.stands_in and chip.compiles()
+            options = (few and not compiles, compiles)
+            return chain.from_iterable(run(report, chip.ask(device), folder, small, *options) for run in runs)
         case "runner" | "transformers" | "group":
             import runner_checks
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STAND_IN = "stand-in"
 """A kind of device for the scripts alone: whatever asks in their processes is told cuda."""
+COMPILES = "QUIRE_STAND_IN_COMPILES"
 PROCESS = Path(__file__).parents[1] / "stand_in" / "process"
 
 
@@ -25,7 +26,7 @@ def stand_in(compiles: bool) -> None:
     Kernels are specialized, and compiled where `compiles`. Most of the processes are forks of this one: forked.py.
     """
     os.environ["TRITON_INTERPRET"] = "0"
-    os.environ["QUIRE_STAND_IN_COMPILES"] = str(int(compiles))
+    os.environ[COMPILES] = str(int(compiles))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PROCESS), *filter(None, [os.environ.get("PYTHONPATH")])])
     sys.path.append(str(PROCESS.parent))
     import forked
@@ -34,6 +35,11 @@ def stand_in(compiles: bool) -> None:
     importlib.import_module("torch._dynamo")  # torch needs it inside: once here, and not in each fork
     take_place()
     subprocess.Popen = forked.Popen
+
+
+def compiles() -> bool:
+    """Whether this process is told of a stand-in for which kernels are compiled."""
+    return os.environ.get(COMPILES) == "1"
 
 
 def prepare_bias() -> None:

@@ -9,10 +9,9 @@ from unittest import mock
 
 import forms
 import torch
-from plans import Hand
 from report import Case, Report
 from shared import Shared, leaving
-from steps import BLOCK_SIZE, GREEDY, decode, mixed, prompt, runner_of, same
+from steps import GREEDY, decode, hand_of, mixed, prompt, runner_of, same
 
 from quire.kernels.catalog import OPERATIONS
 from quire.kernels.linear.pack import pack
@@ -51,7 +50,7 @@ def _runner(model: Shared[forms.Quantized], device: Device, dtype: str, eager: b
 def _of(report: Report, both: Both, name: str, dtype: str) -> Iterator[Case]:
     yield Case(f"{name}: start, eager", both[0])
     yield Case(f"{name}: start, graphs", both[1])
-    yield Case(f"{name}: graphs equal eager steps", partial(_graphs, report, both, name))
+    yield Case(f"{name}: graphs equal eager steps", partial(check_graphs, report, both, name))
     yield Case(f"{name}: a token alone and beside others", partial(_alone, report, both[1], name, dtype))
     yield Case(f"{name}: near the references", partial(_near, report, both[0], name, dtype))
     if name in forms.STORED:
@@ -62,7 +61,7 @@ def _lengths(rows: int) -> list[int]:
     return [LENGTHS[slot % len(LENGTHS)] for slot in range(rows)]
 
 
-def _graphs(report: Report, both: Both, name: str) -> None:
+def check_graphs(report: Report, both: Both, name: str) -> None:
     """Steps of exactly a bucket's size do the same work."""
     eager, graphed = (one() for one in both)
     for rows in (1, ROWS):
@@ -83,16 +82,16 @@ def _alone(report: Report, graphed: Shared[Runner], name: str, dtype: str) -> No
 def _near(report: Report, eager: Shared[Runner], name: str, dtype: str) -> None:
     """Of a prompt read at once and in chunks, by products of many tokens and of few."""
     for chunk in (MANY, 16):
-        got = _of_prompt(eager(), chunk)
+        got = of_prompt(eager(), chunk)
         with references():
-            wanted = _of_prompt(eager(), chunk)
+            wanted = of_prompt(eager(), chunk)
         moved = float((got - wanted).abs().mean())
         report.number(f"{name}: logprobs beside the references'", moved, LIMITS[dtype], f"chunks of {chunk}")
 
 
-def _of_prompt(runner: Runner, chunk: int) -> torch.Tensor:
+def of_prompt(runner: Runner, chunk: int) -> torch.Tensor:
     """Logprobs of a prompt's own tokens, whichever are likely."""
-    hand, found = Hand(runner, BLOCK_SIZE), []
+    hand, found = hand_of(runner), []
     hand.admit(0, prompt(MANY, 7), PROMPTED)
     for _ in range(0, MANY, chunk):
         result = hand.run([(0, chunk)])

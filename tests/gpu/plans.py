@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from quire.proto.messages.media import MediaSpan
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import Admit, StepPlan, StepResult
 from quire.proto.transport.wire import ints
@@ -19,43 +18,45 @@ class Hand:
     def __init__(
         self,
         runner: Runner,
-        block_size: int,
+        block_size: int | Sequence[int],
         watch: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """`watch`: every launch runs inside one."""
+        """`block_size`: or that of each KV group. `watch`: every launch runs inside one."""
         self.runner = runner
         self._watch = watch
-        self._block_size = block_size
+        self._block_sizes = (block_size,) if isinstance(block_size, int) else tuple(block_size)
         self._next_block = 0
         self._known: dict[int, int] = {}
         self._computed: dict[int, int] = {}
-        self._num_blocks: dict[int, int] = {}
+        self._num_blocks: dict[int, list[int]] = {}
+        """By KV groups."""
         self._admits: list[Admit] = []
 
-    def admit(
-        self, slot: int, tokens: Sequence[int], params: SamplingParams, room: int = 0, spans: tuple[MediaSpan, ...] = ()
-    ) -> None:
-        """`room`: further tokens for which blocks are reserved at once."""
-        blocks = self._take(-(-(len(tokens) + room) // self._block_size))
-        self._known[slot], self._computed[slot], self._num_blocks[slot] = len(tokens), 0, len(blocks)
-        self._admits.append(Admit(slot, ints(tokens), len(tokens), 0, 0, params, (ints(blocks),), spans=spans))
+    def admit(self, slot: int, tokens: Sequence[int], params: SamplingParams, room: int = 0, **more: Any) -> None:
+        """`room`: further tokens for which blocks are reserved at once; `more`: further fields of `Admit`."""
+        tables = [self._take(-(-(len(tokens) + room) // size)) for size in self._block_sizes]
+        self._known[slot], self._computed[slot], self._num_blocks[slot] = len(tokens), 0, list(map(len, tables))
+        admit = Admit(slot, ints(tokens), len(tokens), 0, 0, params, tuple(map(ints, tables)), **more)
+        self._admits.append(admit)
 
     def run(self, rows: Sequence[tuple[int, int]], releases: Sequence[int] = (), **changes: Any) -> StepResult:
         """One step of (slot, tokens to run), collected. `changes`: further fields of the plan."""
         rows = sorted(rows, key=lambda row: row[1] > 1)
-        appends, samples = [], []
+        appends, samples = [[] for _ in self._block_sizes], []
         for slot, count in rows:
             end = self._computed[slot] + count
-            while self._num_blocks[slot] * self._block_size < end:
-                appends += [slot, self._num_blocks[slot], *self._take(1)]
-                self._num_blocks[slot] += 1
+            held = self._num_blocks[slot]
+            for group, size in enumerate(self._block_sizes):
+                while held[group] * size < end:
+                    appends[group] += [slot, held[group], *self._take(1)]
+                    held[group] += 1
             self._computed[slot] = end
             samples.append(end == self._known[slot])
             self._known[slot] += samples[-1]
         slots, counts = zip(*rows, strict=True) if rows else ((), ())
         plan = StepPlan(
             1, 1, b"", ints(slots), ints(counts), bytes(samples), admits=tuple(self._admits),
-            appends=(ints(appends),), releases=ints(releases), **changes,
+            appends=tuple(map(ints, appends)), releases=ints(releases), **changes,
         )  # fmt: skip
         self._admits.clear()
         with self._watch():

@@ -42,13 +42,18 @@ def runner_of(
     return start(config, 0, device, Groups).executor
 
 
+def hand_of(runner: Runner) -> Hand:
+    """Of a runner of whichever KV groups."""
+    return Hand(runner, runner._cache.layout.block_sizes)
+
+
 def prompt(length: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(1, VOCABULARY, length).tolist()
 
 
 def decode(runner: Runner, lengths: Sequence[int], params: SamplingParams, count: int = 4) -> Drawn:
     """Every row's prompt, of these lengths, alone; then steps of all rows."""
-    hand, rows = Hand(runner, BLOCK_SIZE), range(len(lengths))
+    hand, rows = hand_of(runner), range(len(lengths))
     for slot, length in enumerate(lengths):
         hand.admit(slot, prompt(length, slot), params, room=count)
         hand.run([(slot, length)])
@@ -59,7 +64,7 @@ def decode(runner: Runner, lengths: Sequence[int], params: SamplingParams, count
 
 def mixed(runner: Runner, num_tokens: int) -> Drawn:
     """Three decoding rows beside two prompts, `num_tokens` tokens in all."""
-    hand = Hand(runner, BLOCK_SIZE)
+    hand = hand_of(runner)
     for slot in range(3):
         hand.admit(slot, prompt(16, slot), GREEDY, room=2)
         hand.run([(slot, 16)])

@@ -58,7 +58,7 @@ def test_kernels_and_group_pass_on_the_cpu(tmp_path: Path) -> None:
 
 
 def test_the_runner_small_models_and_a_whole_tiny_engine_pass_on_the_cpu(tmp_path: Path) -> None:
-    parts = ("tiny", "runner", "forms", "vision")
+    parts = ("tiny", "runner", "forms", "vision", "families", "experts", "heads")
     done = run("check.py", "--device", "cpu", "--parts", *parts, "--seconds", str(SECONDS), OUT=str(tmp_path))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     names = {line["case"] for line in lines(tmp_path / "check.jsonl")}
@@ -71,6 +71,10 @@ def test_the_runner_small_models_and_a_whole_tiny_engine_pass_on_the_cpu(tmp_pat
         "llama-q8_0: near the references",
         "qwen2.5-vl, float32: items at once",
         "qwen3-vl: tokens of the references, graphs",
+        "gemma 4: fewer keys, which are values, and a bias, float32: graphs",
+        "experts of mixtral, float32: graphs equal eager steps",
+        "backend, Llama, float32: eager",
+        "BertForSequenceClassification, float32, graphs: prompts at once",
     }
     assert wanted <= names
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 import towers
 from form_checks import references
-from plans import Hand, logprobs, tokens
+from plans import logprobs, tokens
 from report import Case, Report
 from shared import Shared, leaving
-from steps import BLOCK_SIZE, GREEDY, Drawn, runner_of, same
+from steps import GREEDY, Drawn, hand_of, runner_of, same
 from tensors import row_error
 from towers import TOWERS, Seen
 
@@ -130,7 +130,7 @@ def _drawn(runner: Callable[[], Runner], model: Shared[Path], seen: Shared[Seen]
     """A prompt with all items at once, the same in chunks that cut them, and steps of both; the second encodes
     nothing."""
     ids, spans = seen().prompt(towers.image_token(model()))
-    hand, results = Hand(runner(), BLOCK_SIZE), []
+    hand, results = hand_of(runner()), []
     hand.admit(0, ids, GREEDY, room=COUNT, spans=spans)
     results.append(hand.run([(0, len(ids))], encodes=seen().encodes, binds=seen().binds(0)))
     hand.admit(1, ids, GREEDY, room=COUNT, spans=spans)

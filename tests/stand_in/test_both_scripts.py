@@ -14,7 +14,7 @@ SECONDS = 2600
 KINDS = ("check", "bench")
 PARTS = {
     "check": ("tiny", "layers", "linears", "decode", "prefill", "sampling", "encoder", "forms", "vision",
-              "runner", "transformers", "group", "engine", "specialized"),
+              "families", "experts", "heads", "runner", "transformers", "group", "engine", "specialized"),
     "bench": ("ceilings", "tower", "latencies", "throughput", "transformers", "kernels",
               "experts", "cameras", "cameras_fp8"),
 }  # fmt: skip
@@ -77,6 +77,8 @@ def test_what_only_a_gpu_runs_was_run(lines) -> None:
         ("check", "runner", "grammars ahead of results, bfloat16"),
         ("check", "runner", "launch never waits, bfloat16: grammar, allowed_token_ids, penalties"),
         ("check", "forms", "fp8 at load: near the references"),
+        ("check", "experts", "experts of mixtral, bfloat16: graphs equal eager steps"),
+        ("check", "heads", "backend, Llama, bfloat16: start, graphs"),
         ("check", "linears", "linear torch.bfloat16 17 x 4096 -> 28672"),
         ("bench", "kernels", "compile side by side"),
         ("bench", "latencies", "step_ms_128_at_256"),

@@ -1,0 +1,75 @@
+"""Small models of every family that has something which a dense Llama has not: a line more in the tests' own lists is a
+family more."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS), str(TESTS / "worker" / "models")]
+
+PLAIN = (
+    "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GemmaForCausalLM",
+    "SeedOssForCausalLM", "Ernie4_5ForCausalLM",
+)  # fmt: skip
+"""Their layers are those of a Llama, but for sizes, biases, windows, norms of heads and what the host computes."""
+BACKEND = ("ArceeForCausalLM", "GPT2LMHeadModel", "CwmForCausalLM", "GraniteMoeForCausalLM", "DeepseekV3ForCausalLM")
+"""Modules of transformers: a kin of Llama, learned positions, windows, experts, latents. Of `library_models`."""
+FEW = ("gemma 4: fewer keys, which are values, and a bias", "experts of mixtral", "backend, Llama")
+"""Enough to see that the scripts run."""
+
+
+class Family(NamedTuple):
+    name: str
+    write: Callable[[Path], object]
+    """Random weights in float32."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """Of the worker."""
+
+
+def dense(few: bool) -> Sequence[Family]:
+    from dense_models import MODELS
+
+    return _picked([_ours(name, *model) for name, model in MODELS.items() if model[0] not in PLAIN], few)
+
+
+def routed(few: bool) -> Sequence[Family]:
+    from expert_models import MODELS
+
+    return _picked([_ours(f"experts of {name}", *model) for name, model in MODELS.items()], few)
+
+
+def of_library(few: bool) -> Sequence[Family]:
+    """The backend of transformers; the first is a model that runs as our own, too."""
+    import library_models
+
+    options = {"model_impl": "transformers"}
+    ours = _ours("backend, Llama", "LlamaForCausalLM", {})._replace(options=options)
+    others = [
+        Family(f"backend, {name}", partial(_write_library, name, library_models.MODELS[name]), options)
+        for name in BACKEND
+    ]
+    return _picked([ours, *others], few)
+
+
+def _picked(found: list[Family], few: bool) -> list[Family]:
+    return [one for one in found if one.name in FEW] if few else found
+
+
+def _ours(name: str, architecture: str, config: dict[str, Any]) -> Family:
+    return Family(name, partial(_write, architecture, config))
+
+
+def _write(architecture: str, config: dict[str, Any], folder: Path) -> None:
+    from tiny_models import write_model
+
+    write_model(folder, architecture, "float32", 0, "1GB", config)
+
+
+def _write_library(architecture: str, config: dict[str, Any], folder: Path) -> None:
+    import library_models
+
+    library_models.write(folder, architecture, config)
