@@ -5,6 +5,7 @@ JSON is generated compactly, with at most one space after `,` and `:`; a model c
 """
 
 import json
+import re
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +33,10 @@ _JSON_STYLE: Final[dict[str, Any]] = {
 _ANY_OBJECT: Final[dict[str, Any]] = {"type": "object", "x-guidance": _JSON_STYLE}
 _PLAIN_KEYS: Final[dict[str, Any]] = {"json_allowed_escapes": 'nrbtf\\"'}
 """Without \\uXXXX, by which a free key could spell a listed one."""
+_BODY: Final = "start: @body\n"
+_UNFORCED: Final = '%llguidance {"no_forcing": true}\n'
+_BETWEEN: Final = re.compile(r'[\s"\\]+')
+"""What may stand within a text as the library's language spells it."""
 _FREE: Final = "FREE: /(.|\\n)*/\n"
 
 
@@ -83,29 +88,39 @@ def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
     """The constraint in the library's language: JSON that names the grammars, the first of which is the start."""
     try:
         if structured.kind == "channels":
-            return json.dumps({"grammars": _in_channels(structured.text, vocabulary)})
-        body = _body(structured, vocabulary)
+            main, parts = _in_channels(structured.text, vocabulary)
+        else:
+            main, parts = _BODY, [{"name": "body", **_body(structured, vocabulary)}]
     except (ValueError, RecursionError) as error:
         if isinstance(error, ParameterError):
             raise
         raise _refusal(kind_of(structured), str(error)) from error
-    if not structured.after:
-        return json.dumps({"grammars": [body]})
-    main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
-    return json.dumps({"grammars": [{"lark_grammar": main}, {"name": "body", **body}]})
+    if structured.after:
+        main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
+    if _spells_tokens(json.dumps([main, *parts], ensure_ascii=False), vocabulary):
+        main = _UNFORCED + main
+    return json.dumps({"grammars": parts if main == _BODY else [{"lark_grammar": main}, *parts]})
 
 
-def _in_channels(text: str, vocabulary: LLTokenizer) -> list[dict[str, Any]]:
+def _spells_tokens(text: str, vocabulary: LLTokenizer) -> bool:
+    """True where the texts of a grammar have a special token's: the library takes a text that must come for its
+    tokens, of which a special one then does not match it. Unforced, the text is spelled by other tokens."""
+    joined = _BETWEEN.sub("", text).encode(errors="ignore").decode()
+    return any(map(vocabulary.is_special_token, vocabulary.tokenize_str(joined, parse_special=True)))
+
+
+def _in_channels(text: str, vocabulary: LLTokenizer) -> tuple[str, list[dict[str, Any]]]:
+    """The main rules, and the grammars that they name."""
     channels = msgspec.json.decode(text, type=Channels)
     main = rules(channels, partial(_mark, vocabulary), partial(_until, vocabulary=vocabulary)) + _FREE
-    grammars: list[dict[str, Any]] = [{"lark_grammar": main}]
+    grammars = list[dict[str, Any]]()
     if channels.answer is not None:
         grammars.append({"name": "answer", **_body(channels.answer, vocabulary)})
     for index, call in enumerate(channels.calls):
         schema = _json("json_schema", bytes(call.schema).decode())
         made = _ANY_OBJECT if schema is None else _styled(_schema(schema, "json_schema"))
         grammars.append({"name": f"call_{index}", "json_schema": made})
-    return grammars
+    return main, grammars
 
 
 def _body(structured: Structured, vocabulary: LLTokenizer) -> dict[str, Any]:
@@ -182,8 +197,8 @@ def _tagged(content: Any, vocabulary: LLTokenizer) -> str:
         if trigger is None:
             raise _refusal("structural_tag", f"structures[{index}].begin: starts with none of the triggers")
         schema = json.dumps(_styled(_schema(tag.schema, "structural_tag")))
-        parts = (_literal(tag.begin[len(trigger) :]), f"body_{index}", _literal(tag.end))
-        of_trigger[trigger].append(" ".join(part for part in parts if part != '""'))
+        begin, end = (_mark(vocabulary, text) for text in (tag.begin[len(trigger) :], tag.end))
+        of_trigger[trigger].append(f"{begin} body_{index} {end}".strip())
         rules += f"body_{index}: %json {schema}\n"
     names = []
     for index, (trigger, ways) in enumerate(of_trigger.items()):
@@ -211,8 +226,8 @@ def _until(rule: str, marker: str, vocabulary: LLTokenizer) -> str:
 def _mark(vocabulary: LLTokenizer, marker: str) -> str:
     """The symbols of a marker: of tokens that have no text of their own, and of the text between them."""
     tokens = vocabulary.tokenize_str(marker, parse_special=True)
-    if not vocabulary.is_special_token(tokens[0]):
-        return _literal(marker)
+    if not tokens or not vocabulary.is_special_token(tokens[0]):
+        return _literal(marker) if marker else ""
     symbols = []
     for is_special, group in groupby(tokens, vocabulary.is_special_token):
         run = list(group)

@@ -56,6 +56,11 @@ LANGUAGES = [
         },
     ),
     (Structured("grammar", 'root ::= "a" mid? "c"\nmid ::= "b" | "bb"'), {"ac", "abc", "abbc"}),
+    # a special token's text is text: no token stands for it
+    (Structured("choice", '["a<|end|>b", "<|end|>", "a"]'), {"a<|end|>b", "<|end|>", "a"}),
+    (Structured("regex", r"a{2}<\|end\|>"), {"aa<|end|>"}),
+    (Structured("json_schema", '{"const": {"\\u003c|end|>": 1}}'), {f'{{"<|end|>":{s}1}}' for s in ("", " ")}),
+    (Structured("grammar", 'start: "a" "<|" "end|>"'), {"a<|end|>"}),
     (Structured("choice", '["a", "b"]', after="12"), None),
 ]
 
@@ -98,6 +103,17 @@ def test_free_text_comes_first_where_a_marker_is_named(folder, texts) -> None:
         assert of_text[b"z"] in allowed
         told(matchers, 0, of_text[text])
     assert bits_of(matchers.masks([0]).result()) == {of_text[b"a"], of_text[b"b"]}
+
+
+def test_special_tokens_begin_and_end_structures_where_their_texts_are_named(folder, texts) -> None:
+    tags = {"structures": [{"begin": "ab<|end|>", "schema": {"const": 1}, "end": "<|end|>c"}], "triggers": ["ab"]}
+    matchers = GrammarMatchers(folder, WIDTH, (END + 1,), 1, CPU)
+    matchers.apply(plan(admit(0, Structured("structural_tag", json.dumps({"type": "structural_tag", **tags})))))
+    of_text = {text: token for token, text in texts.items()}
+    for token in (of_text[b"a"], of_text[b"b"], END, of_text[b"1"], END, of_text[b"c"]):
+        assert token in bits_of(matchers.masks([0]).result())
+        told(matchers, 0, token)
+    assert END + 1 in bits_of(matchers.masks([0]).result())
 
 
 def test_an_output_that_comes_back_goes_on_where_it_was(folder, texts) -> None:
