@@ -36,7 +36,7 @@ _PLAIN_KEYS: Final[dict[str, Any]] = {"json_allowed_escapes": 'nrbtf\\"'}
 _BODY: Final = "start: @body\n"
 _UNFORCED: Final = '%llguidance {"no_forcing": true}\n'
 _BETWEEN: Final = re.compile(r'[\s"\\]+')
-"""What may stand within a text as the library's language spells it."""
+"""Characters that may stand within a text as the library's language spells it."""
 _FREE: Final = "FREE: /(.|\\n)*/\n"
 
 
@@ -103,8 +103,11 @@ def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
 
 
 def _spells_tokens(text: str, vocabulary: LLTokenizer) -> bool:
-    """True where the texts of a grammar have a special token's: the library takes a text that must come for its
-    tokens, of which a special one then does not match it. Unforced, the text is spelled by other tokens."""
+    """True where the texts of a grammar have a special token's.
+
+    The library takes a text that must come for its tokens, of which a special one then does not match it. Unforced, the
+    text is spelled by other tokens.
+    """
     joined = _BETWEEN.sub("", text).encode(errors="ignore").decode()
     return any(map(vocabulary.is_special_token, vocabulary.tokenize_str(joined, parse_special=True)))
 
