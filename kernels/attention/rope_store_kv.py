@@ -3,13 +3,18 @@
 Shape legend: T tokens, K key-value heads, G query heads of each, H = K * G, D head dim.
 """
 
+from typing import Final
+
 import torch
+from torch.nn.functional import pad
 
 from quire.kernels.attention.int8_rows import head_dim_of, quantize_rows
 from quire.kernels.checks import CACHES, FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 from quire.kernels.linear.norm import rms_norm_reference
 
+NOWHERE: Final = -1
+"""Slot of what is not stored."""
 LARGEST_E4M3 = 448.0
 """The largest number of torch.float8_e4m3fn, which has no infinity: what lies beyond must be clamped first."""
 
@@ -20,7 +25,7 @@ def rope_store_kv_reference(
     sin: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    slot_mapping: torch.Tensor | None,
     query_weight: torch.Tensor | None,
     key_weight: torch.Tensor | None,
     eps: float,
@@ -35,8 +40,11 @@ def rope_store_kv_reference(
     rotary). keys, values [num_blocks, block_size, K, D] take token t at `slot_mapping[t]` = block * block_size +
     offset, int64 [T], no two alike; a token of padding has a negative one, and nothing is written for it. A cache of
     float8_e4m3fn needs scales, float32 [K], and holds `clamp(x / scale, -448, 448)`; one of int8 makes the rows of
-    int8_rows.py.
+    int8_rows.py. Without a slot_mapping the cache is another layer's, which has stored this step's: qkv [T, H * D]
+    holds queries alone, and nothing is written.
     """
+    if slot_mapping is None:
+        qkv, slot_mapping = as_padding(qkv, keys)
     num_tokens, num_kv_heads, head_dim = qkv.shape[0], keys.shape[2], head_dim_of(keys)
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
     heads = qkv.view(num_tokens, num_heads + 2 * num_kv_heads, head_dim)
@@ -47,6 +55,12 @@ def rope_store_kv_reference(
     _store(value, values, slot_mapping, value_scale)
     grouped = rotate(query, cos, sin).view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
     return grouped.transpose(0, 1).contiguous()
+
+
+def as_padding(queries: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries alone, [T, H * D], as a product with keys and values [T, (H + 2K) * D], and slots of padding, [T]."""
+    nowhere = torch.full((len(queries),), NOWHERE, dtype=torch.int64, device=queries.device)
+    return pad(queries, (0, 2 * keys.shape[2] * head_dim_of(keys))), nowhere
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -74,7 +88,7 @@ def _check(
     sin: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    slot_mapping: torch.Tensor | None,
     query_weight: torch.Tensor | None,
     key_weight: torch.Tensor | None,
     eps: float,
@@ -87,17 +101,18 @@ def _check(
     check_tensor("values", values, tuple(keys.shape), (keys.dtype,), device)
     num_tokens, width = qkv.shape
     num_kv_heads, head_dim = keys.shape[2], head_dim_of(keys)
-    num_heads, rest = divmod(width - 2 * num_kv_heads * head_dim, head_dim)
+    parts, others = ("queries", 0) if slot_mapping is None else ("queries, keys and values", 2 * num_kv_heads)
+    num_heads, rest = divmod(width - others * head_dim, head_dim)
     if num_heads < num_kv_heads or num_heads % num_kv_heads or rest:
-        raise ValueError(
-            f"qkv: {width} columns are not queries, keys and values of {num_kv_heads} key-value heads of {head_dim}"
-        )
+        raise ValueError(f"qkv: {width} columns are not {parts} of {num_kv_heads} key-value heads of {head_dim}")
     check_tensor("cos", cos, (num_tokens, None), (torch.float32,), device)
     check_tensor("sin", sin, tuple(cos.shape), (torch.float32,), device)
     if 2 * cos.shape[1] > head_dim:
         raise ValueError(f"cos: rotates {2 * cos.shape[1]} elements of a head that has {head_dim}")
-    check_tensor("slot_mapping", slot_mapping, (num_tokens,), (torch.int64,), device)
-    check_contiguous(qkv=qkv, cos=cos, sin=sin, keys=keys, values=values, slot_mapping=slot_mapping)
+    check_contiguous(qkv=qkv, cos=cos, sin=sin, keys=keys, values=values)
+    if slot_mapping is not None:
+        check_tensor("slot_mapping", slot_mapping, (num_tokens,), (torch.int64,), device)
+        check_contiguous(slot_mapping=slot_mapping)
     _check_pair("query_weight", query_weight, "key_weight", key_weight, head_dim, (qkv.dtype, torch.float32), device)
     if query_weight is not None and eps <= 0.0:
         raise ValueError(f"eps: must be positive, got {eps}")

@@ -48,12 +48,14 @@ _KINDS: dict[str, type] = {
 
 # Every exported function that returns nothing, and its arguments as the headers declare them, a letter for each.
 _DECLARED = {
+    "quire_add": "ippsptsi",
     "quire_add_rms_norm": "ippppptsfi",
     "quire_add_rms_norm_wide": "ippppptsfi",
     "quire_add_shared": "ipppsptsi",
     "quire_all_gather": "ppspi",
     "quire_all_reduce": "piptsi",
     "quire_best": "ipsssppi",
+    "quire_count_inputs": "ipppptsi",
     "quire_embed_groups": "ippsiiipipspssssspti",
     "quire_embed_shard": "ppsssipti",
     "quire_encoder_attention": "ipppsssfi",
@@ -63,7 +65,7 @@ _DECLARED = {
     "quire_experts_int8": "ippptssisspippi",
     "quire_experts_outer": "ippptssssppppi",
     "quire_experts_sum": "ippptsspi",
-    "quire_gated_activation": "iipptsi",
+    "quire_gated_activation": "iipspsptsi",
     "quire_linear": "pppptsfppsippi",
     "quire_linear_bf16": "pppptsfppsippi",
     "quire_linear_f8": "ipppptsfppspsipippi",
@@ -78,8 +80,9 @@ _DECLARED = {
     "quire_prepare_inputs": "psppspsrsppssptpppp",
     "quire_replay": "pssi",
     "quire_put_columns": "ptspsi",
-    "quire_rms_norm": "ippptsfi",
-    "quire_rms_norm_wide": "ippptsfi",
+    "quire_query_factors": "pssfpt",
+    "quire_rms_norm": "ippptssfi",
+    "quire_rms_norm_wide": "ippptssfi",
     "quire_rope_angles": "psppfpptsi",
     "quire_rope_in_place": "ipppssssi",
     "quire_rope_store_kv": "iippppppppppptssssfi",
@@ -87,9 +90,13 @@ _DECLARED = {
     "quire_route": "ippppptsssiifssi",
     "quire_sample": "ipsssppppppi",
     "quire_scale": "ipfptsi",
+    "quire_scale_tokens": "ipppstsi",
+    "quire_scale_weights": "ippppts",
     "quire_score": "ipssspsppi",
     "quire_sort_by_expert": "ptsssppp",
     "quire_top_k_top_p": "ipssspppppi",
+    "quire_widen": "ipptsi",
+    "quire_with_values": "ipssspsfpti",
 }
 
 ARGUMENTS: dict[str, list[type]] = {

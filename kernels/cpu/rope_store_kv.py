@@ -12,7 +12,7 @@ def rope_store_kv(
     sin: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    slot_mapping: torch.Tensor | None,
     query_weight: torch.Tensor | None,
     key_weight: torch.Tensor | None,
     eps: float,
@@ -22,7 +22,7 @@ def rope_store_kv(
     """See kernels/attention/rope_store_kv.py."""
     num_tokens, width = qkv.shape
     kv_heads, head_dim = keys.shape[2], head_dim_of(keys)
-    groups = (width // head_dim - 2 * kv_heads) // kv_heads
+    groups = width // head_dim // kv_heads - (0 if slot_mapping is None else 2)
     query = qkv.new_empty((kv_heads, num_tokens, groups, head_dim))
     is_wide = query_weight is not None and query_weight.dtype != qkv.dtype
     library = native()
@@ -34,7 +34,7 @@ def rope_store_kv(
         sin.data_ptr(),
         keys.data_ptr(),
         values.data_ptr(),
-        slot_mapping.data_ptr(),
+        address(slot_mapping),
         address(query_weight),
         address(key_weight),
         address(key_scale),

@@ -73,6 +73,25 @@ gated_activation = Operation(
 )
 
 
+def gated_reference(x: torch.Tensor, values: torch.Tensor, kind: Gate) -> torch.Tensor:
+    """`kind(x) * values`, both [T, D], rounded as `gated_activation` does; rows may lie apart."""
+    return GATES[kind](x) * values
+
+
+def _check_gates(x: torch.Tensor, values: torch.Tensor, kind: Gate) -> None:
+    check_tensor("x", x, (None, None), FLOATS, x.device)
+    check_tensor("values", values, tuple(x.shape), (x.dtype,), x.device)
+    for name, rows in (("x", x), ("values", values)):
+        if rows.stride(1) != 1:
+            raise ValueError(f"{name}: the elements of a row must lie one after another, got strides {rows.stride()}")
+    if kind not in GATES:
+        raise ValueError(f"kind: must be one of {', '.join(GATES)}, got {kind!r}")
+
+
+# a GPU records torch's own operations in its graphs
+gated = Operation(gated_reference, _check_gates, {"cpu": "quire.kernels.cpu.linear.activation:gated"})
+
+
 def activation_reference(x: torch.Tensor, kind: Activation) -> torch.Tensor:
     """`kind(x)` of every element: [T, D] -> [T, D]."""
     return ACTIVATIONS[kind](x)

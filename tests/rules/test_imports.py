@@ -112,7 +112,7 @@ FLOORS = {
     "kernels": (
         {"bench", "catalog", "cpu", "gpu"},
         {"attention", "experts"},
-        {"linear", "prepare_inputs", "sampling", "scale"},
+        {"linear", "prepare_inputs", "rows", "sampling"},
         {"checks", "chips", "dispatch"},
     ),
     "kernels.gpu": (

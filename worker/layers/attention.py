@@ -7,6 +7,7 @@ from torch import nn
 from quire.kernels.attention.attention import AttentionRule
 from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.part_norm import part_norm, part_squares
+from quire.kernels.attention.values import with_values
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import QKVLinear, RowLinear
@@ -42,6 +43,7 @@ class Attention(nn.Module):
             self.no_gains = HeadNorm(ones, ones, norm.eps)
         self.value_norm = GainlessNorm(context, spec.head_dim, norm.eps) if spec.value_norm else None
         self.reads = spec.reads is not None
+        self.shares_keys = spec.keys_as_values
         self.makes_values = (spec.value_norm or spec.keys_as_values) and not self.reads
         self.sinks = Sinks(context, spec.num_heads) if spec.sinks else None
         self.rule = AttentionRule(spec.scale, spec.window, spec.soft_cap, spec.looks_ahead)
@@ -75,11 +77,9 @@ class Attention(nn.Module):
 
     def _with_values(self, product: torch.Tensor) -> torch.Tensor:
         """The product with values made of its last columns, which are theirs or the keys': -> [T, (H + 2K) * D]"""
-        size = self.qkv.num_kv_heads * self.qkv.head_dim
-        values = product[:, -size:]
-        if self.value_norm is not None:
-            values = self.value_norm(values.reshape(-1, self.qkv.head_dim).contiguous()).view(-1, size)
-        return torch.cat((product[:, : self.qkv.num_heads * self.qkv.head_dim + size], values), 1)
+        norm, head_dim = self.value_norm, self.qkv.head_dim
+        gains, eps = (None, 0.0) if norm is None else (norm.gains, norm.eps)
+        return with_values(product, self.qkv.num_kv_heads * head_dim, head_dim, gains, eps, keys_too=self.shares_keys)
 
     def _normed(self, qkv: torch.Tensor, query_norm: SharedRMSNorm, key_norm: SharedRMSNorm) -> torch.Tensor:
         """The products of all heads together, queries and keys each normalised over those of all ranks."""

@@ -4,8 +4,8 @@ small tables that every rank holds."""
 import torch
 
 from quire.kernels.linear.pack import is_blocked
+from quire.kernels.rows import scale
 from quire.kernels.sampling.score import best
-from quire.kernels.scale import scale
 from quire.worker.batch import Embedded
 from quire.worker.build_context import BuildContext
 from quire.worker.weights.parts import Part, consecutive, vocabulary_share, whole

@@ -4,11 +4,13 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
+from quire.kernels.experts.counted import count_inputs
 from quire.kernels.experts.experts import experts
 from quire.kernels.experts.pack import pack_experts
 from quire.kernels.experts.shared import add_shared
 from quire.kernels.linear.linear import linear
 from quire.kernels.linear.pack import BLOCK, pack
+from quire.kernels.rows import add, widen
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.expert_choice import ExpertChoice
@@ -51,8 +53,8 @@ class Router(ShardedModule):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> logits [T, experts, one more where there is one for all tokens, and zeros to a whole block]"""
-        weight = self.stored("weight")
-        return linear(x.to(weight.dtype), weight, self.stored("logit_bias") if self.has_logit_bias else None)
+        weight, bias = self.stored("weight"), self.stored("logit_bias") if self.has_logit_bias else None
+        return linear(x if x.dtype is weight.dtype else widen(x), weight, bias)
 
 
 class Experts(ShardedModule):
@@ -135,13 +137,14 @@ class RoutedMLP(nn.Module):
         Without a residual the sum is x; without a norm the block is over the sum itself. Padding gets zeros.
         """
         if norm is None:
-            normed = total = x if residual is None else residual + x
+            normed = total = x if residual is None else add(residual, x)
         else:
             normed, total = (norm(x), x) if residual is None else norm.add(x, residual)
         logits = self.router(normed)
         ids, weights = self.choice(logits, self.router.for_choice, batch)
         if self.scales_input:
-            out = self.experts(normed * weights.to(normed.dtype), ids, torch.ones_like(weights))
+            counted, ones = count_inputs(normed, weights)
+            out = self.experts(counted, ids, ones)
         else:
             out = self.experts(normed, ids, weights)
         if self.shared is not None:

@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from quire.kernels.experts.counted import scale_weights
+from quire.kernels.rows import add
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.expert_choice import ExpertChoice
@@ -29,9 +31,9 @@ class ExpertScales(ShardedModule):
         super().__init__()
         self.declare("value", context.dtype, (Part("", (whole(num_experts),)),))
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The factor of each expert, int32 [T, k] -> [T, k]; of none any."""
-        return self.stored("value")[ids.clamp(min=0).long()]
+    def forward(self, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Weights of experts, float32 [T, k], times the factor of each, int32 [T, k]."""
+        return scale_weights(weights, ids, self.stored("value"))
 
 
 class ExpertsBeside(nn.Module):
@@ -60,6 +62,6 @@ class ExpertsBeside(nn.Module):
         dense, total = self.shared(x, residual, norm, batch)
         logits = self.router(self.router_norm(total))
         ids, weights = self.choice(logits, None, batch)
-        routed = self.experts(self.experts_norm(total), ids, weights * self.scales(ids).float())
-        out: torch.Tensor = self.shared_end_norm(dense) + self.experts_end_norm(self.group.all_reduce(routed))
-        return out, total
+        routed = self.experts(self.experts_norm(total), ids, self.scales(weights, ids))
+        ended = self.experts_end_norm(self.group.all_reduce(routed))
+        return add(self.shared_end_norm(dense), ended), total

@@ -2,6 +2,7 @@
 
 import torch
 
+from quire.kernels.rows import scale
 from quire.worker.build_context import BuildContext
 from quire.worker.weights.parts import Part, whole
 from quire.worker.weights.shard import ShardedModule
@@ -14,6 +15,9 @@ class Factor(ShardedModule):
         super().__init__()
         self.declare("value", context.dtype, (Part("", (whole(1),)),))
 
+    def finish(self) -> None:
+        self._value = float(self.stored("value"))
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> the same shape"""
-        return x * self.stored("value")
+        return scale(x, self._value)

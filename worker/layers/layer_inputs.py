@@ -5,7 +5,8 @@ import math
 import torch
 from torch import nn
 
-from quire.kernels.linear.activation import activation
+from quire.kernels.linear.activation import gated
+from quire.kernels.rows import add, scale
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.embedding import Vocabulary
@@ -34,10 +35,10 @@ class LayerInputs(nn.Module):
         """int64 [T], their embeddings [T, hidden] -> [T, layers, size]; `items`: which are those of items."""
         if items is not None:
             token_ids = items.others_of(token_ids, self.pad)
-        rows = self.embedding.embed(token_ids).view(-1, *self.shape)
-        projected = self.norm((self.projection(embedded, batch) * self.factor).view(-1, self.shape[1])).view_as(rows)
-        given: torch.Tensor = (projected + rows) * 2**-0.5
-        return given
+        rows = self.embedding.embed(token_ids)
+        projected = scale(self.projection(embedded, batch), self.factor)
+        normed = self.norm(projected.view(-1, *self.shape)).view_as(rows)
+        return scale(add(normed, rows), 2**-0.5).view(-1, *self.shape)
 
 
 class LayerInput(nn.Module):
@@ -52,6 +53,6 @@ class LayerInput(nn.Module):
 
     def forward(self, x: torch.Tensor, given: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """x [T, hidden] and the layer's vectors [T, size] -> what is added to the hidden state, [T, hidden]"""
-        chosen = self.projection(activation(self.gate(x, batch), self.kind) * given, batch)
+        chosen = self.projection(gated(self.gate(x, batch), given, self.kind), batch)
         added: torch.Tensor = self.norm(chosen)
         return added

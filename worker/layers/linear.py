@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from quire.kernels.linear.activation import Gate, gated_activation
+from quire.kernels.rows import add
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.norm import Norm
@@ -59,7 +60,7 @@ class Linear(ShardedModule):
         if norm is not None and norm.joins and self.delta is None:
             return self.scheme.apply_normed(self, x, residual, norm.stored("weight"), norm.eps, self.bias, gate)
         if norm is None:
-            total = x if residual is None else residual + x
+            total = x if residual is None else add(residual, x)
             wide = self(total, batch)
         else:
             normed, total = (norm(x), x) if residual is None else norm.add(x, residual)
@@ -150,7 +151,7 @@ class RowLinear(Linear):
 
     def _of_all_ranks(self, share: torch.Tensor) -> torch.Tensor:
         out = self.group.all_reduce(share)
-        return out if self.bias is None else out + self.bias
+        return out if self.bias is None else add(out, self.bias)
 
 
 def _scaled(heads: Slice, head_dim: int) -> Slice:

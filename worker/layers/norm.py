@@ -66,12 +66,12 @@ class GainlessNorm:
     """RMS norm that has learned nothing."""
 
     def __init__(self, context: BuildContext, size: int, eps: float) -> None:
-        self._eps = eps
-        self._ones = torch.ones(size, dtype=context.dtype, device=context.device)
+        self.eps = eps
+        self.gains = torch.ones(size, dtype=context.dtype, device=context.device)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., size] -> the same shape"""
-        return rms_norm(x, self._ones, self._eps)
+        return rms_norm(x, self.gains, self.eps)
 
 
 class SharedRMSNorm(ShardedModule):

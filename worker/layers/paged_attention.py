@@ -1,13 +1,11 @@
 """Attention against the paged cache: store this step's keys and values, then look back over each sequence."""
 
 from dataclasses import dataclass
-from typing import Final
 
 import torch
-from torch.nn.functional import pad
 
 from quire.kernels.attention.attention import AttentionRule, paged_attention
-from quire.kernels.attention.int8_rows import head_dim_of
+from quire.kernels.attention.query_factors import scale_queries
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
@@ -15,9 +13,6 @@ from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import LayerCache
 from quire.worker.weights.parts import Part
 from quire.worker.weights.shard import ShardedModule
-
-NOWHERE: Final = -1
-"""Slot of what is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +50,13 @@ def attend(
     """
     keys, values, key_scale, value_scale, group = cache
     rows = batch.groups[group]
-    slots = rows.slot_mapping
-    if reads:  # the way of padding: it is turned, and stored nowhere
-        qkv = pad(qkv, (0, 2 * keys.shape[2] * head_dim_of(keys)))
-        slots = torch.full_like(slots, NOWHERE)
     query = rope_store_kv(
         qkv,
         rotation.cos,
         rotation.sin,
         keys,
         values,
-        slots,
+        None if reads else rows.slot_mapping,
         None if norm is None else norm.query,
         None if norm is None else norm.key,
         0.0 if norm is None else norm.eps,
@@ -73,5 +64,5 @@ def attend(
         value_scale,
     )
     if rotation.of_queries is not None:
-        query = query * rotation.of_queries.to(query.dtype)[:, None, None]
+        query = scale_queries(query, rotation.of_queries)
     return paged_attention(query, keys, values, rows.attention, rule, sinks, key_scale, value_scale)

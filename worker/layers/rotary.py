@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from quire.kernels.attention.query_factors import query_factors
 from quire.kernels.attention.rope_angles import rope_angles
 from quire.worker.specs.kinds.rope import RopeSpec
 
@@ -40,7 +41,10 @@ class Rotary:
 
     def rotation(self, positions: torch.Tensor) -> Rotation:
         """positions int64 [P, T], a row for each axis."""
-        of_queries = self._of_queries(positions[0]) if self._spec.query_beta else None
+        spec, of_queries = self._spec, None
+        if spec.query_beta:
+            ahead = int(spec.counts_own)
+            of_queries = query_factors(positions[0], ahead, spec.original_max_position, spec.query_beta)
         return Rotation(*self(positions), of_queries)
 
     def __call__(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,11 +57,6 @@ class Rotary:
         angles = of_pairs.float() * self._dynamic(of_pairs)
         scale = self._spec.attention_factor
         return angles.cos() * scale, angles.sin() * scale
-
-    def _of_queries(self, positions: torch.Tensor) -> torch.Tensor:
-        """Llama 4's temperature of attention, by whole lengths of the original context."""
-        lengths = torch.floor((positions + int(self._spec.counts_own)) / self._spec.original_max_position)
-        return 1 + self._spec.query_beta * torch.log(1 + lengths)
 
     def _dynamic(self, positions: torch.Tensor) -> torch.Tensor:
         spec = self._spec

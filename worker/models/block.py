@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from quire.kernels.rows import add
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.attention import Attention
@@ -81,9 +82,9 @@ class Block(nn.Module):
             x = self.mlp_end_norm(x)
         if self.input is None and self.factor is None:
             return x, residual
-        x = residual + x
+        x = add(residual, x)
         if self.input is not None:
-            x = x + self.input(x, given, batch)
+            x = add(x, self.input(x, given, batch))
         return (x if self.factor is None else self.factor(x)), None
 
     def _parallel(
@@ -99,4 +100,4 @@ class Block(nn.Module):
         normed, total = (norm(x), x) if residual is None else norm.add(x, residual)
         mixed, _ = self.attention(normed, None, None, rotation, batch, cache)
         fed, _ = self.mlp(normed, None, None, batch)
-        return mixed + fed, total
+        return add(mixed, fed), total

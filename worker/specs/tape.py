@@ -32,12 +32,12 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
         return f"Python runs the modules of {spec.library}"
     if any(layer.attention.rope.type == "dynamic" for layer in spec.layers):
         return "torch computes the angles of a dynamic rope"
-    if any(layer.attention.rope.query_beta for layer in spec.layers):
-        return "torch multiplies the queries by their positions"
-    if any(layer.attention.output_bias or (layer.dense is not None and layer.dense[1].bias) for layer in spec.layers):
-        return "torch adds the biases of outputs"
-    if reason := _untaped_model(spec):
-        return reason
+    if spec.norm.kind == "layer":
+        return "norms by mean and variance are torch's"
+    if spec.streams is not None:
+        return "torch predicts and corrects the streams"
+    if any(layer.dense is not None and layer.dense[1].sparsity for layer in spec.layers):
+        return "torch cuts off a part of the gates"
     size = config.tensor_parallel_size
     matrices = sizes.count(spec, 1 if sizes.indivisible(spec, size) else size).matrices
     return (
@@ -49,35 +49,10 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
     )
 
 
-def _untaped_model(spec: ModelSpec) -> str:
-    """A reason that norms and factors give; empty: there is none."""
-    if spec.norm.kind == "layer":
-        return "norms by mean and variance are torch's"
-    if any(layer.norms not in ("before", "both") for layer in spec.layers):
-        return "torch adds the residual where no norm follows"
-    if spec.streams is not None:
-        return "torch predicts and corrects the streams"
-    if any(layer.dense is not None and layer.dense[1].sparsity for layer in spec.layers):
-        return "torch cuts off a part of the gates"
-    if any(layer.attention.value_norm or layer.attention.keys_as_values for layer in spec.layers):
-        return "torch makes the values"
-    if any(layer.attention.reads is not None for layer in spec.layers):
-        return "torch leads queries past the keys that another layer has stored"
-    if any(layer.input is not None for layer in spec.layers):
-        return "torch adds what layers get of their own"
-    if any(layer.scaled for layer in spec.layers):
-        return "torch multiplies what leaves a layer"
-    return ""
-
-
 def _untaped_experts(spec: ModelSpec, dtype: str, size: int) -> str:
     """The dtype or a width of experts on one of `size` ranks whose products are torch's; empty: there is none."""
     if spec.experts and dtype == "float16":
         return "torch multiplies experts of float16"
-    if any(one.scales_input for one in spec.experts):
-        return "torch multiplies the inputs of experts by their weights"
-    if dtype != "float32" and any(one.biased for one in spec.experts):
-        return f"torch widens the inputs of a router in float32 from {dtype}"
     whole = INPUTS_OF_BF16 if dtype == "bfloat16" else OUTPUTS
     for one in spec.experts:
         for width, least in ((spec.hidden_size, 2 * OUTPUTS), (one.shares(0, size)[1].length, whole)):
@@ -139,9 +114,10 @@ def _untaped_dense(spec: ModelSpec, dtype: str, size: int) -> str:
         heads = attention.num_heads // size * attention.head_dim
         keys_and_values = len(attention.products) - 1  # none where another layer's are read
         qkv = heads + keys_and_values * max(1, attention.num_kv_heads // size) * attention.head_dim
-        inputs = (spec.hidden_size, heads, inner) if dtype == "bfloat16" else ()
+        given = 0 if layer.input is None else layer.input.size
+        inputs = (spec.hidden_size, heads, inner, given) if dtype == "bfloat16" else ()
         for width, whole in (
-            *((width, OUTPUTS) for width in (spec.hidden_size, qkv, 2 * inner)),
+            *((width, OUTPUTS) for width in (spec.hidden_size, qkv, 2 * inner, given)),
             *((width, INPUTS_OF_BF16) for width in inputs),
         ):
             if width % whole:

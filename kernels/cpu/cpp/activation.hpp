@@ -1,4 +1,4 @@
-// Gate and product of the feed-forward block: rows of x hold n gates, then n values.
+// Gates times values: the feed-forward block's, which lie side by side, and others.
 #pragma once
 
 #include "dtype.hpp"
@@ -8,12 +8,17 @@
 
 namespace quire {
 
-template <class T, int gate> void gated_activation(const T* x, T* out, int64_t rows, int64_t n, int threads) {
+// Rows of n elements, those of gates and of values each so far apart.
+template <class T, int gate>
+void gated_activation(
+    const T* gates, int64_t gates_apart, const T* values, int64_t values_apart, T* out, int64_t rows, int64_t n,
+    int threads
+) {
     for_rows(rows, 4 * n, threads, [=](int64_t r) {
-        const T *gates = x + 2 * r * n, *values = gates + n;
+        const T *closed = gates + r * gates_apart, *value = values + r * values_apart;
         for (int64_t i = 0; i < n; i += LANES) {
-            const Floats open = rounded<T>(activated(gate, load(gates + i, n - i)));
-            store(out + r * n + i, open * load(values + i, n - i), n - i);
+            const Floats open = rounded<T>(activated(gate, load(closed + i, n - i)));
+            store(out + r * n + i, open * load(value + i, n - i), n - i);
         }
     });
 }
@@ -21,7 +26,8 @@ template <class T, int gate> void gated_activation(const T* x, T* out, int64_t r
 }  // namespace quire
 
 QUIRE_EXPORT void quire_gated_activation(
-    int dtype, int gate, const void* x, void* out, int64_t rows, int64_t n, int threads
+    int dtype, int gate, const void* gates, int64_t gates_apart, const void* values, int64_t values_apart, void* out,
+    int64_t rows, int64_t n, int threads
 ) {
     using namespace quire;
     for_dtype(dtype, [=](auto* t) {
@@ -29,6 +35,6 @@ QUIRE_EXPORT void quire_gated_activation(
         const auto run = gate == SILU   ? gated_activation<T, SILU>
                          : gate == GELU ? gated_activation<T, GELU>
                                         : gated_activation<T, GELU_TANH>;
-        run(static_cast<const T*>(x), static_cast<T*>(out), rows, n, threads);
+        run((const T*)gates, gates_apart, (const T*)values, values_apart, static_cast<T*>(out), rows, n, threads);
     });
 }

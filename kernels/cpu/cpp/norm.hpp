@@ -46,22 +46,25 @@ void add_rms_norm(
 
 }  // namespace quire
 
+// x [rows, parts, n]: each part by itself.
 QUIRE_EXPORT void quire_rms_norm(
-    int dtype, const void* x, const void* weight, void* out, int64_t rows, int64_t n, float eps, int threads
+    int dtype, const void* x, const void* weight, void* out, int64_t rows, int64_t parts, int64_t n, float eps,
+    int threads
 ) {
     quire::for_dtype(dtype, [=](auto* t) {
         using T = std::remove_pointer_t<decltype(t)>;
-        quire::rms_norm((const T*)x, (const T*)weight, (T*)out, rows, n, eps, threads);
+        quire::rms_norm((const T*)x, (const T*)weight, (T*)out, rows * parts, n, eps, threads);
     });
 }
 
 // The same by gains of float32, whatever x is.
 QUIRE_EXPORT void quire_rms_norm_wide(
-    int dtype, const void* x, const float* weight, void* out, int64_t rows, int64_t n, float eps, int threads
+    int dtype, const void* x, const float* weight, void* out, int64_t rows, int64_t parts, int64_t n, float eps,
+    int threads
 ) {
     quire::for_dtype(dtype, [=](auto* t) {
         using T = std::remove_pointer_t<decltype(t)>;
-        quire::rms_norm((const T*)x, weight, (T*)out, rows, n, eps, threads);
+        quire::rms_norm((const T*)x, weight, (T*)out, rows * parts, n, eps, threads);
     });
 }
 

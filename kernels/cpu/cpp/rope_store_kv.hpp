@@ -9,7 +9,7 @@ namespace quire {
 
 struct RotateStore {
     const float *cos, *sin;  // [T, half]
-    const int64_t* slots;    // [T], negative: padding
+    const int64_t* slots;    // [T], negative: padding; null: qkv holds queries alone
     const float *key_scale, *value_scale;  // null, or [K]
     int64_t num_tokens, kv_heads, groups, head_dim, half;
     float eps;
@@ -49,7 +49,7 @@ void rope_store_kv(
     const RotateStore& p, const T* qkv, C* keys, C* values, const W* query_weight, const W* key_weight, T* query,
     int threads
 ) {
-    const int64_t n = p.head_dim, heads = p.kv_heads * p.groups, width = (heads + 2 * p.kv_heads) * n;
+    const int64_t n = p.head_dim, heads = p.kv_heads * p.groups, width = (heads + (p.slots ? 2 * p.kv_heads : 0)) * n;
     for_rows(p.num_tokens, width, threads, [&](int64_t token) {
         float* const row = scratch<0>((n + LANES - 1) / LANES * LANES);
         const T* const own = qkv + token * width;
@@ -58,7 +58,7 @@ void rope_store_kv(
             T* const to = query + ((h / p.groups * p.num_tokens + token) * p.groups + h % p.groups) * n;
             for (int64_t i = 0; i < n; i += LANES) store(to + i, load(row + i), n - i);
         }
-        if (p.slots[token] < 0) return;
+        if (!p.slots || p.slots[token] < 0) return;
         for (int64_t k = 0; k < p.kv_heads; k++) {
             const int64_t place = (p.slots[token] * p.kv_heads + k) * row_bytes<C>(n) / sizeof(C);
             turn_head(p, token, own + (heads + k) * n, key_weight, row);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "activation.hpp"
+#include "add.hpp"
 #include "attention.hpp"
 #include "coded_experts.hpp"
 #include "columns.hpp"
@@ -18,12 +19,15 @@
 #include "linear.hpp"
 #include "norm.hpp"
 #include "part_norm.hpp"
+#include "per_token.hpp"
 #include "prepare_inputs.hpp"
 #include "rope_angles.hpp"
 #include "rope_store_kv.hpp"
 #include "route.hpp"
 #include "scale.hpp"
 #include "shared.hpp"
+#include "values.hpp"
+#include "widen.hpp"
 
 namespace quire {
 
@@ -54,10 +58,12 @@ constexpr int64_t LOOPS_PER_CALL = 3;
 #define QUIRE_NOTED(function) \
     QUIRE_EXPORT void function##_noted(const int64_t* arguments) { quire::call(function, arguments); }
 
+QUIRE_NOTED(quire_add)
 QUIRE_NOTED(quire_add_rms_norm)
 QUIRE_NOTED(quire_add_rms_norm_wide)
 QUIRE_NOTED(quire_add_shared)
 QUIRE_NOTED(quire_all_reduce)
+QUIRE_NOTED(quire_count_inputs)
 QUIRE_NOTED(quire_embed_groups)
 QUIRE_NOTED(quire_embed_shard)
 QUIRE_NOTED(quire_experts_f8)
@@ -77,6 +83,7 @@ QUIRE_NOTED(quire_part_norm)
 QUIRE_NOTED(quire_part_squares)
 QUIRE_NOTED(quire_prepare_inputs)
 QUIRE_NOTED(quire_put_columns)
+QUIRE_NOTED(quire_query_factors)
 QUIRE_NOTED(quire_rms_norm)
 QUIRE_NOTED(quire_rms_norm_wide)
 QUIRE_NOTED(quire_rope_angles)
@@ -84,7 +91,11 @@ QUIRE_NOTED(quire_rope_store_kv)
 QUIRE_NOTED(quire_rope_store_kv_wide)
 QUIRE_NOTED(quire_route)
 QUIRE_NOTED(quire_scale)
+QUIRE_NOTED(quire_scale_tokens)
+QUIRE_NOTED(quire_scale_weights)
 QUIRE_NOTED(quire_sort_by_expert)
+QUIRE_NOTED(quire_widen)
+QUIRE_NOTED(quire_with_values)
 
 #undef QUIRE_NOTED
 

@@ -1,5 +1,7 @@
 """RMS norms for CPUs: one pass over memory, the same rounding as the reference."""
 
+from math import prod
+
 import torch
 
 from quire.kernels.cpu.native import dtype_code, native
@@ -11,12 +13,14 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     width = x.shape[-1]
+    rows, *parts = x.shape[:-1] or (1,)  # of a step's tokens, a tape notes the number
     (library.quire_rms_norm if weight.dtype is x.dtype else library.quire_rms_norm_wide)(
         dtype_code("x", x),
         x.data_ptr(),
         weight.contiguous().data_ptr(),
         out.data_ptr(),
-        x.numel() // width,
+        rows,
+        prod(parts),
         width,
         eps,
         torch.get_num_threads(),

@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from quire.kernels.attention.rope_store_kv import as_padding
 from quire.kernels.gpu.attention.tiles import HeadLayout, rope_shape_key, rope_tiles
 from quire.kernels.gpu.tile_table import Tiles, tile
 
@@ -133,7 +134,7 @@ def rope_store_kv(
     sin: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    slot_mapping: torch.Tensor | None,
     query_weight: torch.Tensor | None,
     key_weight: torch.Tensor | None,
     eps: float,
@@ -141,6 +142,8 @@ def rope_store_kv(
     value_scale: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `quire.kernels.attention.rope_store_kv`."""
+    if slot_mapping is None:
+        qkv, slot_mapping = as_padding(qkv, keys)
     heads = HeadLayout.of(qkv, keys, cos.shape[1])
     query = qkv.new_empty((heads.num_kv_heads, qkv.shape[0], heads.group, heads.size))
     given = (qkv, cos, sin, keys, values, slot_mapping, query_weight, key_weight, eps, key_scale, value_scale)

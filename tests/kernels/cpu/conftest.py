@@ -17,6 +17,7 @@ FORMS = (
     "attention",
     "encoder_attention",
     "experts.coded",
+    "experts.counted",
     "experts.experts",
     "experts.route",
     "experts.shared",
@@ -30,14 +31,16 @@ FORMS = (
     "linear.norm",
     "part_norm",
     "prepare_inputs",
+    "query_factors",
     "rope_angles",
     "rope_in_place",
     "rope_store_kv",
+    "rows",
     "sampling.penalize",
     "sampling.sample",
     "sampling.score",
     "sampling.top_k_top_p",
-    "scale",
+    "values",
 )
 
 

@@ -15,7 +15,7 @@ from quire.kernels.cpu.rope_in_place import rope_in_place
 from quire.kernels.cpu.rope_store_kv import rope_store_kv
 from quire.kernels.linear.activation import gated_activation_reference
 from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
-from quire.kernels.scale import scale, scale_reference
+from quire.kernels.rows import scale, scale_reference
 
 FP8 = torch.float8_e4m3fn
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -113,7 +113,7 @@ MODELS = {
         "Gemma4ForCausalLM",
         {**GEMMA4, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3}
         | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "num_key_value_heads": 1}
-        | {"hidden_size_per_layer_input": 9, "vocab_size_per_layer_input": 320},
+        | {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 320},
     ),
     "gemma 4 of one tower: a key and value head where everything is seen": (
         "Gemma4UnifiedForCausalLM",

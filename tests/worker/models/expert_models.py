@@ -71,7 +71,7 @@ MODELS = {
         "Llama4ForCausalLM",
         {
             "num_local_experts": 5,
-            "intermediate_size": 40,
+            "intermediate_size": 48,
             "intermediate_size_mlp": 96,
             "num_hidden_layers": 4,
             "interleave_moe_layer_step": 2,
@@ -100,7 +100,7 @@ MODELS = {
         {
             "num_local_experts": 7,
             "num_experts_per_tok": 3,
-            "intermediate_size": 40,
+            "intermediate_size": 48,
             "head_dim": 16,
             "sliding_window": 11,
             "num_hidden_layers": 3,

@@ -263,7 +263,7 @@ CPU = Place(False, 64 * GIB, "AMX")
         ),
         (CPU, {}, {"dtype": "float16"}, "call by call: products of float16 are oneDNN's"),
         (CPU, {}, {"dtype": "float16", "quantization": "int8"}, "up to 256 tokens as one tape of native calls"),
-        (CPU, {"attention_bias": True}, {}, "call by call: torch adds the biases of outputs"),
+        (CPU, {"attention_bias": True}, {}, "up to 256 tokens as one tape of native calls"),
         (
             CPU,
             {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},

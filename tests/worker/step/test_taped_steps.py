@@ -38,6 +38,46 @@ GEMMA = {"num_hidden_layers": 3, "query_pre_attn_scalar": 24, "layer_types": ["f
 GEMMA_2 = {"architecture": "Gemma2ForCausalLM", "attn_logit_softcapping": 5.0, **GEMMA}
 GEMMA_3 = {"architecture": "Gemma3ForCausalLM", **GEMMA}
 GRANITE = {"architecture": "GraniteForCausalLM", "embedding_multiplier": 3.0, "residual_multiplier": 0.22}
+NORMS_BEHIND = {"architecture": "Olmo2ForCausalLM", "num_hidden_layers": 2}
+BIASES = {"attention_bias": True, "mlp_bias": True}
+GEMMA_4 = {
+    "architecture": "Gemma4ForCausalLM",
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 9,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 10.0,
+}
+OF_LAYERS = {
+    **GEMMA_4,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 320,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+}
+KEYS_AS_VALUES = {**GEMMA_4, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True}
+BESIDE = {**GEMMA_4, "enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 32}
+LLAMA_4 = {
+    "architecture": "Llama4ForCausalLM",
+    "num_hidden_layers": 3,
+    "no_rope_layers": [1, 0, 1],
+    "num_local_experts": 5,
+    "intermediate_size_mlp": 96,
+    "attention_chunk_size": 24,
+    "floor_scale": 16,
+    "attn_scale": 0.7,
+}
+WIDE_ROUTER = {
+    "architecture": "Glm4MoeForCausalLM",
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "num_hidden_layers": 3,
+}
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
 NUM_SLOTS = 6
 
@@ -49,6 +89,7 @@ class Side:
         config = WorkerConfig(**{**settings, "model": str(folder), **fields})
         started = start(config, 0, Device("cpu", 0), Groups)
         self.driver, self.report = drive(started.executor, config.block_size), started.report
+        self.driver.scribe.num_groups = len(self.driver.runner._slot_table.block_tables)
         self.hidden = []
         output = self.driver.runner._output
         run = output.run
@@ -101,6 +142,14 @@ def random_steps(seed, num_steps):
         ({"dtype": "float32", "num_threads": 2}, GEMMA_3),
         ({"dtype": "bfloat16"}, GEMMA_3),
         ({"dtype": "bfloat16"}, GRANITE),
+        ({"dtype": "bfloat16"}, NORMS_BEHIND),
+        ({"dtype": "bfloat16"}, BIASES),
+        ({"dtype": "float32", "num_threads": 2}, OF_LAYERS),
+        ({"dtype": "bfloat16"}, OF_LAYERS),
+        ({"dtype": "bfloat16", "num_threads": 2}, KEYS_AS_VALUES),
+        ({"dtype": "bfloat16"}, BESIDE),
+        ({"dtype": "bfloat16"}, LLAMA_4),
+        ({"dtype": "bfloat16"}, WIDE_ROUTER),
     ],
     ids=[
         "float32",
@@ -123,6 +172,14 @@ def random_steps(seed, num_steps):
         "gemma 3, two threads",
         "gemma 3 bfloat16",
         "granite bfloat16",
+        "norms behind bfloat16",
+        "biases bfloat16",
+        "vectors of layers, two threads",
+        "vectors of layers bfloat16",
+        "keys as values bfloat16, two threads",
+        "experts beside a dense block bfloat16",
+        "llama 4 bfloat16",
+        "router in float32, bfloat16",
     ],
 )
 def test_taped_steps_equal_eager_ones_bit_for_bit(settings, drive, tiny_checkpoint, fields, changes):
@@ -166,8 +223,9 @@ def reason(settings, folder, fields):
     [
         ({"hidden_size": 40, "head_dim": 16}, {"dtype": "float32"}),
         ({"intermediate_size": 80}, {"dtype": "bfloat16"}),
-        ({"attention_bias": True}, {"dtype": "float32"}),
-        ({"mlp_bias": True}, {"dtype": "bfloat16"}),
+        ({**OF_LAYERS, **SHAPE, "hidden_size_per_layer_input": 24}, {"dtype": "float32"}),
+        ({"architecture": "Gemma3nForCausalLM", **SHAPE, "num_kv_shared_layers": 0}, {"dtype": "float32"}),
+        ({"architecture": "CohereForCausalLM", **SHAPE}, {"dtype": "float32"}),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}, {"dtype": "float32"}),
         ({}, {"dtype": "float16"}),
         ({**EXPERTS, "moe_intermediate_size": 24}, {"dtype": "float32"}),

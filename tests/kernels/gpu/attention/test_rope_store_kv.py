@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.rope_store_kv import rope_store_kv_reference
+from quire.kernels.attention.values import with_values_reference
 from quire.kernels.gpu.attention.rope_store_kv import rope_store_kv
+from quire.kernels.gpu.attention.values import with_values
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
 NUM_BLOCKS, BLOCK_SIZE = 3, 4
@@ -88,6 +90,25 @@ def test_only_the_slots_named_are_written_and_padding_has_none(cache):
         written = ~stored.float().view(PLACES, -1).isnan()
         assert written.all(1).nonzero().flatten().tolist() == [0, BLOCK_SIZE, PLACES - 1]
         assert written.any(1).sum() == 3
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_queries_alone_read_a_cache_that_stays_as_it_is(norm):
+    given_arguments = arguments(slots=(1, 2, 3), norm=norm)
+    given_arguments[0] = given_arguments[0][:, : 4 * 8].contiguous()
+    given_arguments[5] = None
+    _, *caches = check(given_arguments)
+    assert all(cache.isnan().all() for cache in caches)
+
+
+@pytest.mark.parametrize("keys_too", [False, True])
+@pytest.mark.parametrize("normed", [False, True])
+def test_values_are_made_of_the_last_columns(normed, keys_too):
+    product = torch.randn((3, 5 * 8), generator=torch.Generator().manual_seed(1))
+    given_arguments = product, 16, 8, torch.ones(8) if normed else None, 1e-6
+    made = with_values(*given_arguments, keys_too=keys_too)
+    close(made, with_values_reference(*given_arguments, keys_too=keys_too))
+    assert made.shape == (3, 40 + 16 * keys_too)
 
 
 def test_an_8_bit_cache_saturates_and_scales_each_head():
