@@ -10,7 +10,7 @@ from quire.kernels.experts.experts import ExpertGate
 from quire.kernels.gpu.experts.few import few_inner_kernel, few_outer_kernel
 from quire.kernels.gpu.experts.products import experts_inner_kernel, experts_outer_kernel, sum_experts_kernel
 from quire.kernels.gpu.experts.sort import sort_by_expert
-from quire.kernels.gpu.experts.tiles import FEW_TILES, SUM_BLOCK, are_few, most_tiles, product_tiles
+from quire.kernels.gpu.experts.tiles import SUM_BLOCK, are_few, few_tiles, most_tiles, product_tiles
 from quire.kernels.gpu.tile_table import Tiles
 
 
@@ -50,11 +50,24 @@ def few_experts(
     opened, out = x.new_empty((ids.numel(), inner)), torch.empty_like(x)
     if not out.numel():
         return out
-    block_o, options = FEW_TILES["block_o"], _options(FEW_TILES)
-    few_inner_kernel[(triton.cdiv(inner, block_o), num_tokens * k)](
-        x, ids, weights, gate_up, gate_up_bias, opened, hidden, inner, first, EXPERTS=count, K=k, KIND=kind, **options
+    tiles = few_tiles(num_tokens, inner, x.dtype, gated=True)
+    few_inner_kernel[(triton.cdiv(inner, tiles["block_o"]), num_tokens * k)](
+        x,
+        ids,
+        weights,
+        gate_up,
+        gate_up_bias,
+        opened,
+        hidden,
+        inner,
+        first,
+        EXPERTS=count,
+        K=k,
+        KIND=kind,
+        **_options(tiles),
     )
-    few_outer_kernel[(triton.cdiv(hidden, block_o), num_tokens)](
+    tiles = few_tiles(num_tokens, hidden, x.dtype, gated=False)
+    few_outer_kernel[(triton.cdiv(hidden, tiles["block_o"]), num_tokens)](
         opened,
         ids,
         weights,
@@ -67,7 +80,7 @@ def few_experts(
         EXPERTS=count,
         K=k,
         K_BLOCK=triton.next_power_of_2(k),
-        **options,
+        **_options(tiles),
     )
     return out
 

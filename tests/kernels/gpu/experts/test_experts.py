@@ -128,9 +128,9 @@ def test_no_more_tiles_are_ever_needed_than_are_launched():
 
 
 def test_the_body_and_the_tiles_hang_on_the_number_of_pairs():
-    assert are_few(64, 128)
-    assert not are_few(65, 128)
-    assert [product_tiles(pairs, 128, BF16, gated=True)["rows"] for pairs in (128, 4096, 65536)] == [16, 32, 128]
+    assert are_few(32, 128)
+    assert not are_few(33, 128)
+    assert [product_tiles(pairs, 128, BF16, gated=True)["rows"] for pairs in (128, 4096, 65536)] == [16, 64, 128]
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

@@ -9,16 +9,17 @@ from quire.kernels.gpu.aot.build import Build, matrix_feature
 from quire.kernels.gpu.experts.few import few_inner_kernel, few_outer_kernel
 from quire.kernels.gpu.experts.products import experts_inner_kernel, experts_outer_kernel, sum_experts_kernel
 from quire.kernels.gpu.experts.sort import BLOCK, sort_by_expert_kernel
-from quire.kernels.gpu.experts.tiles import FEW_TILES, SUM_BLOCK, product_tiles
+from quire.kernels.gpu.experts.tiles import SUM_BLOCK, few_tiles, product_tiles
 
-_EXPERTS, _K = 128, 8
+_EXPERTS, _K, _HIDDEN, _INNER = 128, 8, 2048, 768
 
 
 def builds(capability: int) -> Iterator[Build]:
     """The 128 experts of Qwen3-30B-A3B, 8 a token: one token, decodes, a prompt; sizes are no constants."""
     for biased in (False, True):
-        yield _few(biased, gated=True)
-        yield _few(biased, gated=False)
+        yield _few(biased, 1, gated=True)
+        yield _few(biased, 1, gated=False)
+        yield _few(biased, 4, gated=False)
     yield Build(
         "sort",
         sort_by_expert_kernel,
@@ -46,7 +47,8 @@ def _gate(biased: bool) -> str:
     return "swigluoai" if biased else "silu"
 
 
-def _few(biased: bool, *, gated: bool) -> Build:
+def _few(biased: bool, num_tokens: int, *, gated: bool) -> Build:
+    tiles = few_tiles(num_tokens, _INNER if gated else _HIDDEN, torch.bfloat16, gated=gated)
     weight, sizes = ("gate_up", ("hidden", "inner")) if gated else ("down", ("inner", "hidden"))
     tensors = {"x": "*bf16", "ids": "*i32", "weights": "*fp32", weight: "*bf16", f"{weight}_bias": "*bf16"}
     constants: dict[str, Any] = {"KIND": _gate(biased)} if gated else {"K_BLOCK": _K}
@@ -54,14 +56,14 @@ def _few(biased: bool, *, gated: bool) -> Build:
         del tensors[f"{weight}_bias"]
         constants[f"{weight}_bias"] = None
     tensors["out"] = "*bf16"
-    blocks = {"BLOCK_O": FEW_TILES["block_o"], "BLOCK_I": FEW_TILES["block_i"]}
+    blocks = {"BLOCK_O": tiles["block_o"], "BLOCK_I": tiles["block_i"]}
     return Build(
-        f"few, {'inner' if gated else 'outer'}{' with biases' if biased else ''}",
+        f"few, {num_tokens} {'inner' if gated else 'outer'}{' with biases' if biased else ''}",
         few_inner_kernel if gated else few_outer_kernel,
         {**tensors, **dict.fromkeys((*sizes, "first"), "i32")},
         {"EXPERTS": _EXPERTS, "K": _K, **blocks, **constants},
-        FEW_TILES["num_warps"],
-        FEW_TILES["num_stages"],
+        tiles["num_warps"],
+        tiles["num_stages"],
         (*tensors, *sizes),
         frozenset({"wide_copy"}),
     )
