@@ -70,7 +70,7 @@ def attend(
     width = value.shape[3]
     if width < head_dim:
         value = pad(value, (0, head_dim - width))
-    heads = torch.cat([one[0].transpose(0, 1) for one in (query, key, value)], 1).view(num_tokens, -1)
+    heads = torch.cat([one.transpose(1, 2) for one in (query, key, value)], 2).view(num_tokens, -1)
     rule = AttentionRule(scale, sliding_window, softcap)
     grouped = rope_store_kv(heads, cos, sin, keys, values, rows.slot_mapping, None, None, 0.0, key_scale, value_scale)
     sinks = None

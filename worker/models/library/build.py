@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 from quire.worker.build_context import BuildContext
+from quire.worker.models.library.joined import JoinedLinear, put_gate
 from quire.worker.models.library.layers import Declared, build_linear
 from quire.worker.models.library.modules import Parts
 from quire.worker.models.library.norms import put_norms
 from quire.worker.models.library.plan import EXPERTS, style_of
-from quire.worker.specs.library.spec import HALVES, LibrarySpec
+from quire.worker.specs.library.spec import HALVES, LibraryJoin, LibrarySpec
 from quire.worker.weights.parts import Part, whole
 
 TRUNK, SHELL, HEAD = "trunk", "shell", "classifier.shell"
@@ -56,11 +57,14 @@ def put_ours(parts: Parts, spec: LibrarySpec, context: BuildContext, logits: nn.
     head = parts.whole.get_output_embeddings()
     embedding = parts.trunk.get_input_embeddings()
     staying = list(staying_modules(parts, (head, embedding)))
+    named = {path_of(parts, name): module for name, module in parts.whole.named_modules()}
     for name, _ in list(linear_modules(parts, head)):
         path = path_of(parts, name)
-        owner, _, own = name.rpartition(".")
-        ours = build_linear(context.at(path), spec.linears[path], own)
-        setattr(parts.whole.get_submodule(owner), own, ours)
+        if path in spec.linears:
+            owner, _, own = name.rpartition(".")
+            setattr(parts.whole.get_submodule(owner), own, build_linear(context.at(path), spec.linears[path], own))
+    for join in spec.joins:
+        _put_joined(named[join.owner], join, spec, context)
     if logits is not None:
         staying += _in_place_of(parts, head, logits)
     put_norms(parts.trunk)
@@ -70,6 +74,16 @@ def put_ours(parts: Parts, spec: LibrarySpec, context: BuildContext, logits: nn.
         module.add_module(DECLARED, _declared(module, spec, path_of(parts, name), shares))
         if is_dealt:
             module.register_forward_hook(lambda _module, _inputs, out: context.group.all_reduce(out.contiguous()))
+
+
+def _put_joined(owner: nn.Module, join: LibraryJoin, spec: LibrarySpec, context: BuildContext) -> None:
+    layers = {name: spec.linears[path] for name, path in zip(join.names, join.paths.values(), strict=True)}
+    joined = JoinedLinear(context.at(join.path), layers)
+    for name, place in joined.places.items():
+        setattr(owner, name, place)
+    owner.add_module(join.path.rpartition(".")[2], joined)
+    if join.gate is not None:
+        put_gate(owner, joined, owner.get_submodule(join.last), join.gate)
 
 
 def _in_place_of(parts: Parts, head: nn.Linear, logits: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -27,6 +27,7 @@ from quire.worker.fields import (
 from quire.worker.models.library.build import DECLARED, linear_modules, own_tensors, path_of, staying_modules
 from quire.worker.models.library.modules import LIBRARY, Modules, Parts, build_modules, find_class, read_library_config
 from quire.worker.models.library.plan import EXPERTS, dealt, style_of, undivided
+from quire.worker.models.library.reads import Reads, joins
 from quire.worker.models.library.stored import Stored, ignored_names, pattern_of, stored_names, target_of
 from quire.worker.models.library.trace import trace
 from quire.worker.specs.library.spec import HALVES, NUMBER, LibraryLinear, LibrarySpec, StoredName
@@ -51,19 +52,16 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
     parts = build_modules(kind, read, torch.float32, torch.device("meta"))
     head, embedding = parts.whole.get_output_embeddings(), _embedding(parts.trunk)
     _refuse_vocabulary(kind, head, embedding)
-    linears = {
-        path_of(parts, name): LibraryLinear(
-            outputs=module.out_features,
-            inputs=module.in_features,
-            bias=module.bias is not None,
-            dealt=dealt(parts.whole, name),
-        )
-        for name, module in linear_modules(parts, head)
-    }
+    reads = Reads()
+    with reads:
+        hidden_size, attentions, looks_ahead = trace(parts)
+    named = dict(_linears(parts, head))
+    joined = joins(parts, reads, named)
+    paths = {one: path for join in joined for one, path in join.paths.items()}
+    linears = {paths.get(path_of(parts, name), path_of(parts, name)): linear for name, linear in named.items()}
     staying = list(staying_modules(parts, (head, embedding)))
     stored = stored_names(parts.whole, _tensors(parts, head, embedding))
-    rules = tuple(sorted(_rules(parts, stored, linears, head, embedding), key=_is_general))
-    hidden_size, attentions, looks_ahead = trace(parts)
+    rules = tuple(sorted(_rules(parts, stored, linears, paths, head, embedding), key=_is_general))
     first_position = _first_position(parts.trunk)
     by_expert = {one.template for one in stored if one.by_expert}
     experts = [(name, module) for name, module in staying if style_of(parts.whole, name) == EXPERTS]
@@ -81,6 +79,7 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
         first_position=first_position,
         head_pooling=_head_pooling(parts, read) if looks_ahead else "last",
         linears=linears,
+        joins=joined,
         expert_tensors={_declared_path(parts, one.template): len(one.rows) for one in stored if one.by_expert},
         dealt_elements=_elements(experts),
         other_elements=_elements(staying)
@@ -99,6 +98,13 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
         linear_names=tuple(_linear_names(stored, parts, head)),
         num_blocks=read.num_hidden_layers,
     )
+
+
+def _linears(parts: Parts, head: Any) -> Iterable[tuple[str, LibraryLinear]]:
+    """Those that become ours, by their names in the library."""
+    for name, module in linear_modules(parts, head):
+        sizes, shared = (module.out_features, module.in_features), dealt(parts.whole, name)
+        yield name, LibraryLinear(outputs=sizes[0], inputs=sizes[1], bias=module.bias is not None, dealt=shared)
 
 
 def _embedding(trunk: Modules) -> Any:
@@ -171,15 +177,21 @@ def _declared_path(parts: Parts, template: str) -> str:
 
 
 def _rules(
-    parts: Parts, stored: list[Stored], linears: dict[str, LibraryLinear], head: Any, embedding: Any
+    parts: Parts,
+    stored: list[Stored],
+    linears: Mapping[str, LibraryLinear],
+    joined: Mapping[str, str],
+    head: Any,
+    embedding: Any,
 ) -> Iterable[StoredName]:
-    """A rule for each kind of tensor."""
+    """A rule for each kind of tensor. `joined`: paths of layers in the library -> in the model."""
+    moved = {NUMBER.sub("{}", path): NUMBER.sub("{}", other) for path, other in joined.items()}
     pattern = partial(pattern_of, optional=parts.optional, left_out=not parts.trunk_name)
     kinds = {NUMBER.sub("{}", path): linear for path, linear in linears.items()}
     names = {module: name for name, module in parts.whole.named_modules() if module in (head, embedding)}
     for one in stored:
         owner, _, name = one.template.rpartition(".")
-        path = path_of(parts, owner)
+        path = moved.get(path_of(parts, owner), path_of(parts, owner))
         if owner == names[embedding]:
             target = f"embedding.{name}"
         elif head is not None and owner == names[head] and name == "weight":

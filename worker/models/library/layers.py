@@ -17,13 +17,18 @@ from quire.worker.weights.shard import ShardedModule
 Shape = tuple[int, ...]
 
 
+def flat(x: torch.Tensor) -> torch.Tensor:
+    """[..., size] -> [T, size], one element behind the other."""
+    return x.reshape(-1, x.shape[-1]).contiguous()
+
+
 class Shaped(nn.Module):
     """A linear layer over inputs of any shape [..., inputs], outside of a step: the library knows of none."""
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch | None = None) -> torch.Tensor:
         assert isinstance(self, Linear)
-        flat = self.product(x.reshape(-1, x.shape[-1]))
-        return flat.view(*x.shape[:-1], flat.shape[-1])
+        out = self.product(flat(x))
+        return out.view(*x.shape[:-1], out.shape[-1])
 
 
 class WholeLinear(Shaped, ReplicatedLinear):

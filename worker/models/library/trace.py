@@ -70,12 +70,40 @@ class Trace:
                 divided=self._is_divided(name, module),
             )
         )
-        return value.new_empty((1, TOKENS, num_heads, value.shape[3])), None
+        return unweighted(module, query, key, value)
 
     def _is_divided(self, name: str, module: nn.Module) -> bool:
         """Ranks make some of its heads each: a layer in it deals out its outputs."""
         own = [own for own, child in module.named_children() if isinstance(child, nn.Linear)]
         return any(dealt(self._whole, f"{name}.{one}") in ("outputs", "halves") for one in own)
+
+
+def run_flat(parts: Parts, attention: Any) -> torch.Tensor:
+    """Run the trunk with this in place of attention -> the last hidden states [1, TOKENS, hidden].
+
+    Raises ModelError.
+    """
+    ours = ALL_ATTENTION_FUNCTIONS[NAME]
+    ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
+    tokens = torch.zeros((1, TOKENS), dtype=torch.int64, device="meta")
+    positions = torch.arange(TOKENS, device="meta")[None]
+    try:
+        hidden: torch.Tensor = parts.trunk(input_ids=tokens, position_ids=positions, use_cache=False)[0]
+    except ModelError:
+        raise
+    except Exception as error:
+        message = f"the modules of {LIBRARY} do not run a flat batch: {first_line(error)}"
+        raise ModelError("architectures", message) from error
+    finally:
+        ALL_ATTENTION_FUNCTIONS.register(NAME, ours)
+    return hidden
+
+
+def unweighted(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+) -> tuple[torch.Tensor, None]:
+    """Stands for attention, too, where its call is known."""
+    return value.new_empty((1, TOKENS, query.shape[1], value.shape[3])), None
 
 
 def trace(parts: Parts) -> tuple[int, tuple[LibraryAttention, ...], bool]:
@@ -84,20 +112,7 @@ def trace(parts: Parts) -> tuple[int, tuple[LibraryAttention, ...], bool]:
     Raises ModelError.
     """
     found = Trace(parts)
-    ours = ALL_ATTENTION_FUNCTIONS[NAME]
-    ALL_ATTENTION_FUNCTIONS.register(NAME, found)
-    tokens = torch.zeros((1, TOKENS), dtype=torch.int64, device="meta")
-    try:
-        hidden = parts.trunk(input_ids=tokens, position_ids=torch.arange(TOKENS, device="meta")[None], use_cache=False)[
-            0
-        ]
-    except ModelError:
-        raise
-    except Exception as error:
-        message = f"the modules of {LIBRARY} do not run a flat batch: {first_line(error)}"
-        raise ModelError("architectures", message) from error
-    finally:
-        ALL_ATTENTION_FUNCTIONS.register(NAME, ours)
+    hidden = run_flat(parts, found)
     if not found.attentions:
         raise ModelError("architectures", f"the modules of {LIBRARY} never ask for attention; it is not served")
     return int(hidden.shape[-1]), tuple(found.attentions), found.directions == {True}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from quire.worker.fields import Config, DtypeName
+from quire.worker.fields import Config, DtypeName, Gate
 from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.spec import LayerKV
@@ -38,6 +38,30 @@ class LibraryLinear:
         if self.dealt in BY_OUTPUTS:
             return self.outputs // group_size, self.inputs
         return self.outputs, self.inputs // group_size if self.dealt else self.inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryJoin:
+    """Linear layers of one module that read the same tensor in every step: one product of ours makes all of them."""
+
+    owner: str
+    """Path of the module."""
+    names: tuple[str, ...]
+    """Names of the layers in it, in the order in which they run."""
+    gate: Gate | None = None
+    """The module is a gated block, `last(gate(first) * second)` of the two layers; None: it is not."""
+    last: str = ""
+    """Name of the layer behind the gate."""
+
+    @property
+    def path(self) -> str:
+        """Path of the layer of ours, whose parts have the names of the library's."""
+        return f"{self.owner}.{'_'.join(self.names)}"
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths of the layers as they are in the library -> in the model."""
+        return {f"{self.owner}.{name}": f"{self.path}.{name}" for name in self.names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +111,8 @@ class LibrarySpec:
     """The pooling in front of a head of labels."""
     linears: Mapping[str, LibraryLinear]
     """Linear layers by their paths in the model, without the output head."""
+    joins: tuple[LibraryJoin, ...]
+    """Those of them that share a product."""
     expert_tensors: Mapping[str, int]
     """Paths of tensors that are stored expert by expert, with {} for numbers -> matrices of each expert."""
     dealt_elements: int
