@@ -57,7 +57,7 @@ def test_bge_m3_and_its_reranker_read_as_they_were_published(fields, task, serve
         ("Qwen2ForRewardModel", "is code of its own, which is never run, and in no library .* with --task reward"),
         ("Qwen2ForProcessRewardModel", "with --task reward"),
         ("NewModel", r"gte-multilingual. is code of its own, which is never run; use an encoder that is a BERT"),
-        ("ModernBertForMaskedLM", "fills masks, which nothing here does; state ModernBertModel"),
+        ("ModernBertForMaskedLM", "fills masks, which nothing here does; use a checkpoint of ModernBertModel"),
         ("BgeM3EmbeddingModel", "makes sparse and ColBERT vectors, which are not served; leave it out for dense"),
     ],
 )
