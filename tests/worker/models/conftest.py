@@ -89,6 +89,14 @@ class Greedy:
             self.step(work)
         return rows
 
+    @torch.inference_mode()
+    def states(self, prompts: list[list[int]]) -> torch.Tensor:
+        """Last hidden states of whole prompts in one step, one behind the other."""
+        work = [(Row(list(prompt)), len(prompt)) for prompt in prompts]
+        for row, count in work:
+            row.blocks.extend(self._free.pop() for _ in range(0, count, BLOCK_SIZE))
+        return self.decoder(self._batch(work), self.cache)
+
     def _hidden(self, batch: ForwardBatch) -> tuple[ForwardBatch, KVCache, Embedded | None]:
         """What the decoder takes."""
         if self._vectors is None:

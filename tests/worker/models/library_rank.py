@@ -1,4 +1,5 @@
-"""One of two ranks that share modules of the transformers library, run as a program: prints what it generated and read.
+"""One of two ranks that share modules of the transformers library, run as a program: prints what it made and read:
+tokens, and last hidden states of an encoder.
 
 python library_rank.py RANK RENDEZVOUS_FOLDER PROMPTS_JSON MODEL_FOLDER...
 """
@@ -27,8 +28,12 @@ def main() -> None:
     found = []
     for folder in folders:
         loaded = load_model(Path(folder), read_spec(Path(folder), impl="transformers", describe=describe), context)
-        rows = Greedy(loaded.model, SIZE).generate(json.loads(prompts), 8, chunk=32)
-        found.append({"tokens": [row.tokens for row in rows], "bytes_read": loaded.bytes_read})
+        engine = Greedy(loaded.model, SIZE)
+        if loaded.model.spec.looks_ahead:
+            made = engine.states(json.loads(prompts)).tolist()
+        else:
+            made = [row.tokens for row in engine.generate(json.loads(prompts), 8, chunk=32)]
+        found.append({"made": made, "bytes_read": loaded.bytes_read})
     groups.close()
     json.dump(found, sys.stdout)
 
