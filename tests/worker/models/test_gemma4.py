@@ -95,6 +95,14 @@ def test_published_files_hold_keys_of_layers_that_read_anothers(tiny_checkpoint,
     assert [row.tokens for row in rows] == [row.tokens for row in published_rows]
 
 
+def test_a_saved_config_of_more_than_ten_layers_numbers_them_as_long_as_the_last():
+    kinds = ["sliding_attention", "full_attention"] * 6
+    saved = transformers.Gemma4TextConfig(**{**TEXT, "num_hidden_layers": 12, "layer_types": kinds}).to_json_string()
+    assert set(json.loads(saved)["per_layer_config"]) == {"01", "03", "05", "07", "09", "11"}
+    spec = parse_spec({**json.loads(saved), "architectures": ["Gemma4ForCausalLM"]}, {})
+    assert [layer.attention.head_dim for layer in spec.layers] == [16, 32] * 6
+
+
 def test_layers_that_read_anothers_keys_take_no_memory():
     config = {**TEXT, "architectures": ["Gemma4ForCausalLM"], **SMALL}
     spec = parse_spec(config, {})

@@ -269,7 +269,9 @@ def _differs(config: Config, place: int, is_sliding: bool) -> dict[str, Any]:
             return {}
         heads = config.get("num_global_key_value_heads") if flag(config, "attention_k_eq_v", False) else None
         return {"head_dim": config["global_head_dim"]} | ({} if heads is None else {"num_key_value_heads": heads})
-    own = stated.get(str(place), {}) if isinstance(stated, dict) else None
+    own = None
+    if isinstance(stated, dict):  # of more than ten layers the numbers are as long as the last one's: "04"
+        own = {number.lstrip("0") or "0": fields for number, fields in stated.items()}.get(str(place), {})
     if not isinstance(own, dict) or not own.keys() <= {"head_dim", "num_key_value_heads"}:
         raise ModelError(
             "per_layer_config", f"must state head_dim or num_key_value_heads of layer {place}, got {shown(own)}"
