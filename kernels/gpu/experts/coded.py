@@ -16,16 +16,16 @@ from quire.kernels.gpu.experts.coded_f8 import f8_of_pairs
 from quire.kernels.gpu.experts.coded_f8_blocks import f8_blocks_of_pairs
 from quire.kernels.gpu.experts.coded_int8 import int8_of_pairs
 from quire.kernels.gpu.experts.coded_words import group_words_of_pairs
-from quire.kernels.gpu.experts.gate import gated_pairs
 from quire.kernels.gpu.experts.products import sum_experts_kernel
 from quire.kernels.gpu.experts.sent import Sent, sent
 from quire.kernels.gpu.experts.tiles import SUM_BLOCK
 
-Product = Callable[[torch.Tensor, CodedMatrices, Sent, int, bool], torch.Tensor]
-"""(x [R, inputs], matrices, where tokens go, pairs of a row of x, by pair) -> [N, outputs].
+Product = Callable[[torch.Tensor, CodedMatrices, Sent, int, bool, ExpertGate | None], torch.Tensor]
+"""(x [R, inputs], matrices, where tokens go, pairs of a row of x, by pair, gate) -> [N, outputs].
 
 The row of place p is x[pairs[p] // (pairs of a row)], and the result stands at p; or by pair the row is x[p], and the
-result stands at pairs[p]. What no pair of these experts has is left as it is.
+result stands at pairs[p]. What no pair of these experts has is left as it is. With a gate, x is [R, 2 * inputs] and
+what is multiplied is what the gate makes of its rows, in a launch of its own or in the one that rounds them.
 """
 PRODUCTS: Final[Mapping[Kind, Product]] = {
     "group_words": group_words_of_pairs,
@@ -50,8 +50,8 @@ def coded_experts(
     if not out.numel():
         return out
     where = sent(ids, first, count)
-    opened = gated_pairs(PRODUCTS[gate_up.kind](x, gate_up, where, k, False), kind)
-    results = PRODUCTS[down.kind](opened, down, where, 1, True)
+    opened = PRODUCTS[gate_up.kind](x, gate_up, where, k, False, None)
+    results = PRODUCTS[down.kind](opened, down, where, 1, True, kind)
     columns = min(SUM_BLOCK, triton.next_power_of_2(hidden))
     sum_experts_kernel[(num_tokens, triton.cdiv(hidden, columns))](
         results, ids, weights, out, hidden, first, EXPERTS=count, K=k, BLOCK=columns, num_warps=4

@@ -10,12 +10,15 @@ import triton
 import triton.language as tl
 
 from quire.kernels.experts.coded import CodedMatrices
+from quire.kernels.experts.experts import ExpertGate
+from quire.kernels.gpu.experts.gate import gated_before
 from quire.kernels.gpu.experts.pointers import BIAS, PACKED, SCALE, UNIT, of_expert
 from quire.kernels.gpu.experts.sent import Sent, rows_of_tile
 from quire.kernels.gpu.quantized.linear_f8 import are_rounded
 from quire.kernels.gpu.quantized.product_f8 import add_f8, default_tiles, launch_options, readable
 from quire.kernels.gpu.quantized.quantize_f8 import block_of, num_warps, quantize_f8, round_row
 from quire.kernels.gpu.tile_table import Tiles
+from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear_f8 import F8
 
 MOST_OUTPUTS = 64
@@ -95,6 +98,7 @@ def quantize_pairs_f8_kernel(
     EXPERTS_BLOCK: tl.constexpr,
     D: tl.constexpr,
     BLOCK: tl.constexpr,
+    KIND: tl.constexpr,
 ):
     """Program for a sorted place: codes [N, D] and scales [N] of its row of x, by the scale [1] of its expert."""
     place = tl.program_id(0)
@@ -103,20 +107,27 @@ def quantize_pairs_f8_kernel(
         return
     given = tl.where(per_row == 0, place, tl.sum(own) // tl.maximum(per_row, 1))
     scale = of_expert(addresses, expert, UNIT, input_scale)
-    round_row(x, None, None, scale, codes, scales, 1.0, given.to(tl.int64) * D, place, D, BLOCK, None)
+    round_row(x, None, None, scale, codes, scales, 1.0, given.to(tl.int64) * D, place, D, BLOCK, KIND)
 
 
-def f8_of_pairs(x: torch.Tensor, matrices: CodedMatrices, where: Sent, per_row: int, by_pair: bool) -> torch.Tensor:
+def f8_of_pairs(
+    x: torch.Tensor,
+    matrices: CodedMatrices,
+    where: Sent,
+    per_row: int,
+    by_pair: bool,
+    gate: ExpertGate | None,
+) -> torch.Tensor:
     """See `coded.Product`: matrices of kind `f8`."""
     one, num_pairs, row_scale = matrices.each[0], where.pairs.numel(), None
     out = x.new_empty((num_pairs, matrices.outputs))
-    rows_for = 0 if by_pair else per_row
-    if are_rounded(x, matrices.activations):
-        if one.unit is None:
-            x, row_scale, _ = quantize_f8(x, None)
-        else:
-            x, row_scale = quantize_pairs_f8(x, matrices, where, rows_for)
-            rows_for = 0
+    rows_for, rounds = 0 if by_pair else per_row, are_rounded(x, matrices.activations)
+    x, joined = gated_before(x, gate, joins=rounds)
+    if rounds and one.unit is None:
+        x, row_scale, _ = quantize_f8(x, None, gate=joined)
+    elif rounds:
+        x, row_scale = quantize_pairs_f8(x, matrices, where, rows_for, joined)
+        rows_for = 0
     tiles = tiles_of(num_pairs, where.count, matrices.inputs, matrices.outputs, x.dtype)
     coded_f8_kernel[(triton.cdiv(matrices.outputs, tiles["block_o"]), where.num_tiles(tiles["tokens"]))](
         x,
@@ -141,11 +152,11 @@ def f8_of_pairs(x: torch.Tensor, matrices: CodedMatrices, where: Sent, per_row: 
 
 
 def quantize_pairs_f8(
-    x: torch.Tensor, matrices: CodedMatrices, where: Sent, per_row: int
+    x: torch.Tensor, matrices: CodedMatrices, where: Sent, per_row: int, gate: Gate | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes (e4m3 [N, inputs]) and their scales (float32 [N]) of sorted pairs, each by its expert's scale of inputs.
 
-    A place p has the row x[pairs[p] // per_row], or x[p] where `per_row` is 0.
+    A place p has the row x[pairs[p] // per_row], or x[p] where `per_row` is 0. With a gate, x is [R, 2 * inputs].
     """
     num_pairs, size = where.pairs.numel(), matrices.inputs
     codes, scales = x.new_empty((num_pairs, size), dtype=F8), x.new_empty(num_pairs, dtype=torch.float32)
@@ -164,6 +175,7 @@ def quantize_pairs_f8(
         EXPERTS_BLOCK=triton.next_power_of_2(where.count),
         D=size,
         BLOCK=block,
+        KIND=gate,
         num_warps=num_warps(block),
     )
     return codes, scales

@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 
 from quire.kernels.experts.coded import CodedMatrices
+from quire.kernels.experts.experts import ExpertGate
 from quire.kernels.gpu.experts.coded_f8 import tiles_of
+from quire.kernels.gpu.experts.gate import gated_before
 from quire.kernels.gpu.experts.pointers import BIAS, PACKED, SCALE, of_expert
 from quire.kernels.gpu.experts.sent import Sent, rows_of_tile
 from quire.kernels.gpu.quantized.linear_f8 import are_rounded
@@ -84,13 +86,20 @@ def coded_f8_blocks_kernel(
 
 
 def f8_blocks_of_pairs(
-    x: torch.Tensor, matrices: CodedMatrices, where: Sent, per_row: int, by_pair: bool
+    x: torch.Tensor,
+    matrices: CodedMatrices,
+    where: Sent,
+    per_row: int,
+    by_pair: bool,
+    gate: ExpertGate | None,
 ) -> torch.Tensor:
     """See `coded.Product`: matrices of kind `f8_blocks`."""
     one, num_pairs, row_scale = matrices.each[0], where.pairs.numel(), None
     out = x.new_empty((num_pairs, matrices.outputs))
-    if are_rounded(x, matrices.activations):
-        x, row_scale, _ = quantize_f8_blocks(x)
+    rounds = are_rounded(x, matrices.activations)
+    x, joined = gated_before(x, gate, joins=rounds)
+    if rounds:
+        x, row_scale, _ = quantize_f8_blocks(x, gate=joined)
     tiles = tiles_of(num_pairs, where.count, matrices.inputs, matrices.outputs, x.dtype)
     grid = (triton.cdiv(matrices.outputs, tiles["block_o"]), where.num_tiles(tiles["tokens"]))
     coded_f8_blocks_kernel[grid](

@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 
 from quire.kernels.experts.coded import CodedMatrices
+from quire.kernels.experts.experts import ExpertGate
 from quire.kernels.gpu.experts.coded_f8 import tiles_of
+from quire.kernels.gpu.experts.gate import gated_before
 from quire.kernels.gpu.experts.pointers import BIAS, PACKED, SCALE, of_expert
 from quire.kernels.gpu.experts.sent import Sent, rows_of_tile
 from quire.kernels.gpu.quantized.product_f8 import launch_options
@@ -72,11 +74,19 @@ def coded_int8_kernel(
     tl.store(out + place, result.to(out.dtype.element_ty), real[:, None] & inside[None, :])
 
 
-def int8_of_pairs(x: torch.Tensor, matrices: CodedMatrices, where: Sent, per_row: int, by_pair: bool) -> torch.Tensor:
+def int8_of_pairs(
+    x: torch.Tensor,
+    matrices: CodedMatrices,
+    where: Sent,
+    per_row: int,
+    by_pair: bool,
+    gate: ExpertGate | None,
+) -> torch.Tensor:
     """See `coded.Product`: matrices of kind `int8`."""
     one, num_pairs = matrices.each[0], where.pairs.numel()
     out = x.new_empty((num_pairs, matrices.outputs))
-    integers, row_scale, _ = quantize_int8(x)
+    x, joined = gated_before(x, gate, joins=True)
+    integers, row_scale, _ = quantize_int8(x, gate=joined)
     tiles = tiles_of(num_pairs, where.count, matrices.inputs, matrices.outputs, integers.dtype)
     grid = (triton.cdiv(matrices.outputs, tiles["block_o"]), where.num_tiles(tiles["tokens"]))
     coded_int8_kernel[grid](

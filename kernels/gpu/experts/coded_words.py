@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 
 from quire.kernels.experts.coded import CodedMatrices
+from quire.kernels.experts.experts import ExpertGate
+from quire.kernels.gpu.experts.gate import gated_pairs
 from quire.kernels.gpu.experts.pointers import BIAS, OFFSET, PACKED, SCALE, UNIT, of_expert
 from quire.kernels.gpu.experts.sent import Sent, rows_of_tile
 from quire.kernels.gpu.experts.tiles import word_tiles
@@ -90,9 +92,10 @@ def coded_words_kernel(
 
 
 def group_words_of_pairs(
-    x: torch.Tensor, matrices: CodedMatrices, where: Sent, per_row: int, by_pair: bool
+    x: torch.Tensor, matrices: CodedMatrices, where: Sent, per_row: int, by_pair: bool, gate: ExpertGate | None
 ) -> torch.Tensor:
     """See `coded.Product`: matrices of kind `group_words`."""
+    x = x if gate is None else gated_pairs(x, gate)
     one, inputs, outputs = matrices.each[0], matrices.inputs, matrices.outputs
     num_pairs = where.pairs.numel()
     out = x.new_empty((num_pairs, outputs))

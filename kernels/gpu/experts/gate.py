@@ -6,6 +6,7 @@ import triton.language as tl
 
 from quire.kernels.experts.experts import LIMIT, ExpertGate
 from quire.kernels.gpu.linear.activation import gated
+from quire.kernels.linear.activation import Gate
 
 _LIMIT = tl.constexpr(LIMIT)
 BLOCK = 1024
@@ -43,3 +44,13 @@ def gated_pairs(x: torch.Tensor, kind: ExpertGate) -> torch.Tensor:
     block = min(BLOCK, triton.next_power_of_2(inner))
     gate_experts_kernel[(num_pairs, triton.cdiv(inner, block))](x, out, inner, KIND=kind, BLOCK=block, num_warps=4)
     return out
+
+
+def gated_before(x: torch.Tensor, gate: ExpertGate | None, *, joins: bool) -> tuple[torch.Tensor, Gate | None]:
+    """x behind its gate, or x and the gate that is left where it `joins` the rounding of its rows.
+
+    Rounding has the gates of other feed-forward blocks alone.
+    """
+    if gate is None or (joins and gate != "swigluoai"):
+        return x, gate
+    return gated_pairs(x, gate), None

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from quire.kernels.experts.coded import Coded, CodedMatrices, coded_experts_reference
 from quire.kernels.experts.route import NOWHERE
 from quire.kernels.gpu.chip import HOST, Chip
-from quire.kernels.gpu.experts.coded import coded_experts
+from quire.kernels.gpu.experts.coded import PRODUCTS, coded_experts
 from quire.kernels.gpu.experts.coded_f8 import quantize_pairs_f8
+from quire.kernels.gpu.experts.gate import gated_pairs
 from quire.kernels.gpu.experts.sent import sent
 from quire.kernels.linear.linear_f8 import F8, quantize
 from quire.kernels.linear.linear_f8_blocks import SIDE
@@ -156,6 +157,16 @@ def test_equal_tokens_get_equal_results_wherever_they_stand_among_the_sorted(for
         rows[5:] = rows[5].clone()
     out = coded_experts(*drawn, "silu", 0)
     assert all(torch.equal(row, out[5]) for row in out[6:])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_a_gate_in_the_launch_that_rounds_is_the_gate_before_it_to_the_bit(form, tokens):
+    drawn = draw(form, 6, tokens, 2, 8, 64, 32, BF16)
+    where = sent(drawn.ids, 0, 8)
+    product, wide = PRODUCTS[drawn.down.kind], torch.randn((2 * tokens, 64)).to(BF16)
+    joined = product(wide, drawn.down, where, 1, True, "silu")
+    assert torch.equal(joined, product(gated_pairs(wide, "silu"), drawn.down, where, 1, True, None))
 
 
 @pytest.mark.parametrize("count", [3, 40])

@@ -13,6 +13,7 @@ from quire.kernels.gpu.experts.coded_int8 import coded_int8_kernel
 from quire.kernels.gpu.experts.tiles import are_few
 from quire.kernels.gpu.quantized.product_f8 import launch_options
 from quire.kernels.gpu.quantized.quantize_f8 import block_of, num_warps
+from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear_f8 import F8
 from quire.kernels.linear.linear_f8_blocks import SIDE
 
@@ -33,8 +34,9 @@ def builds(capability: int) -> Iterator[Build]:
                 yield _build(form, capability, count, F8, biased=count == 1)
             yield _build(form, capability, count, torch.bfloat16, biased=count == 16)
     if has_eight_bits(capability):
-        yield _quantize(1)
-        yield _quantize(512)
+        yield _quantize(1, _HIDDEN, None)
+        yield _quantize(512, _HIDDEN, None)
+        yield _quantize(512, _INNER, "silu")
 
 
 def _pairs(count: int) -> tuple[dict[str, str], dict[str, Any]]:
@@ -90,9 +92,9 @@ def _features(capability: int, x: torch.dtype) -> frozenset[Feature]:
     return frozenset({matrix_feature(capability), "wide_copy", *({"f8"} if x == F8 else ())})
 
 
-def _quantize(count: int) -> Build:
+def _quantize(count: int, size: int, gate: Gate | None) -> Build:
     pairs, constants = _pairs(count)
-    block = block_of(_HIDDEN)
+    block = block_of(size)
     tensors = {
         "x": "*bf16",
         **pairs,
@@ -102,10 +104,10 @@ def _quantize(count: int) -> Build:
         "scales": "*fp32",
     }
     return Build(
-        f"pairs rounded, {count} tokens",
+        f"pairs rounded, {count} tokens{' behind a gate' if gate else ''}",
         quantize_pairs_f8_kernel,
         {**tensors, "first": "i32", "per_row": "i32"},
-        {**constants, "EXPERTS": _EXPERTS, "EXPERTS_BLOCK": _EXPERTS, "D": _HIDDEN, "BLOCK": block},
+        {**constants, "EXPERTS": _EXPERTS, "EXPERTS_BLOCK": _EXPERTS, "D": size, "BLOCK": block, "KIND": gate},
         num_warps=num_warps(block),
         divisible=tuple(tensors),
     )
