@@ -14,6 +14,7 @@ from quire.kernels.experts.experts import ExpertGate
 from quire.kernels.gpu.experts.gate import gated_before
 from quire.kernels.gpu.experts.pointers import BIAS, PACKED, SCALE, UNIT, of_expert
 from quire.kernels.gpu.experts.sent import Sent, rows_of_tile
+from quire.kernels.gpu.experts.tiles import are_few
 from quire.kernels.gpu.quantized.linear_f8 import are_rounded
 from quire.kernels.gpu.quantized.product_f8 import add_f8, default_tiles, launch_options, readable
 from quire.kernels.gpu.quantized.quantize_f8 import block_of, num_warps, quantize_f8, round_row
@@ -23,6 +24,9 @@ from quire.kernels.linear.linear_f8 import F8
 
 MOST_OUTPUTS = 64
 """Outputs of a program: more sums would not fit the registers beside the rows of pairs, which lie anywhere."""
+
+FEW_STAGES = 8
+"""Stages of the programs of few pairs: some 56 KB of codes under way for each."""
 
 
 @triton.jit(do_not_specialize=["first", "per_row", "by_pair"])
@@ -182,6 +186,11 @@ def quantize_pairs_f8(
 
 
 def tiles_of(num_pairs: int, experts: int, size_in: int, size_out: int, dtype: torch.dtype) -> Tiles:
-    """Tiles of a product whose x has this type, for as many tokens as an expert has if all have equally many."""
-    tiles = default_tiles(triton.cdiv(num_pairs, experts), size_in, size_out, dtype)
+    """Tiles of a product whose x has this type: of more pairs than an expert has if all have equally many.
+
+    Of fewer, a second tile of an expert would often read its matrix again. Few programs have more codes under way.
+    """
+    tiles = default_tiles(triton.cdiv(3 * num_pairs, 2 * experts), size_in, size_out, dtype)
+    if are_few(num_pairs, experts) and tiles["block_o"] == MOST_OUTPUTS:
+        return {**tiles, "num_stages": FEW_STAGES}
     return {**tiles, "block_o": min(MOST_OUTPUTS, tiles["block_o"])}
