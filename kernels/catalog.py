@@ -10,6 +10,7 @@ from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import fill_tile_schedule
 from quire.kernels.attention.values import with_values
+from quire.kernels.experts.coded import coded_experts
 from quire.kernels.experts.counted import count_inputs, scale_weights
 from quire.kernels.experts.experts import experts
 from quire.kernels.experts.route import route
@@ -77,6 +78,7 @@ OPERATIONS = (
     scale_weights,
     count_inputs,
     experts,
+    coded_experts,
     add_shared,
     rope_in_place,
     encoder_attention,

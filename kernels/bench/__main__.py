@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 import torch
 
-from quire.kernels.bench import attention, experts, layers, quantized, sampling, towers
+from quire.kernels.bench import attention, coded_experts, experts, layers, quantized, sampling, towers
 from quire.kernels.bench.case import Case
 from quire.kernels.bench.ceilings import Ceilings
 from quire.kernels.bench.ceilings import measure as measure_ceilings
@@ -65,6 +65,8 @@ def cases(shapes: Shapes, device_type: str) -> Iterator[Case]:
     for layer_of_experts in shapes.experts:
         for tokens in shapes.expert_tokens:
             yield from experts.cases(layer_of_experts, tokens)
+        for tokens in shapes.coded_expert_tokens:
+            yield from coded_experts.cases(layer_of_experts, tokens)
     for tower in shapes.towers:
         yield from towers.cases(tower)
 

@@ -84,10 +84,10 @@ def route(tokens: int, experts: int, k: int, itemsize: int) -> Cost:
     return Cost(tokens * (experts * itemsize + 8 * k))
 
 
-def experts(tokens: int, k: int, reached: int, hidden: int, inner: int, itemsize: int, weight_itemsize: int) -> Cost:
+def experts(tokens: int, k: int, reached: int, hidden: int, inner: int, itemsize: int, weight_bytes: float) -> Cost:
     """Three matrices of each expert that tokens reach; x in, the sum out, and the choice; three products a choice."""
     weights = 3 * reached * hidden * inner
-    return Cost(weights * weight_itemsize + tokens * (2 * hidden * itemsize + 8 * k), 6 * tokens * k * hidden * inner)
+    return Cost(int(weights * weight_bytes) + tokens * (2 * hidden * itemsize + 8 * k), 6 * tokens * k * hidden * inner)
 
 
 def attention(

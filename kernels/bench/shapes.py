@@ -85,6 +85,8 @@ class Shapes:
     """Tokens of the products on 8-bit floats in blocks that only GPUs have: the most of ours, and cuBLAS's."""
     experts: tuple[Experts, ...]
     expert_tokens: tuple[int, ...]
+    coded_expert_tokens: tuple[int, ...]
+    """Tokens of quantized experts as GPUs take them."""
     attention: tuple[Attend, ...]
     towers: tuple[Tower, ...]
     sampling_rows: tuple[int, ...]
@@ -102,6 +104,7 @@ CUDA = Shapes(
     block_tokens=(64, 1024, 4096),
     experts=(QWEN3_30B_A3B, MIXTRAL_8X7B),
     expert_tokens=(1, 16, 32, 512, 4096),
+    coded_expert_tokens=(1, 32, 128, 512, 4096),
     attention=(
         Attend("prefill 4k", ((1, 4096, 4096),)),
         Attend("prefill 8k", ((1, 8192, 8192),)),
@@ -126,6 +129,7 @@ CPU = Shapes(
     block_tokens=(),
     experts=(A3B_100M,),
     expert_tokens=(1, 16, 128),
+    coded_expert_tokens=(),
     attention=(
         Attend("prefill 1k", ((1, 1024, 1024),)),
         Attend("decode 1 x 1k", ((1, 1, 1024),)),

@@ -122,6 +122,7 @@ TO_COMPILE = (
     ("norm_linear", "linear_f8", "linear_f8_blocks", "linear_int8"),
     ("gated_linear_f8", "gated_linear_f8_blocks", "gated_linear_int8"),
     ("linear_group_words", "route", "experts"),
+    ("coded_experts",),
     ("paged_attention", "encoder_attention", "rope_in_place"),
     ("top_k_top_p", "sample", "best", "score"),
     ("rms_norm", "add_rms_norm", "rope_store_kv", "gated_activation", "penalize", "mask_tokens", "append_tokens"),

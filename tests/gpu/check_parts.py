@@ -40,6 +40,11 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             steps[eight_checks.experts_of_eights] = 5
             listed = ((one(report, chip.ask(device).torch, small), step) for one, step in steps.items())
             return chain.from_iterable(islice(forms, 0, None, step if given.stands_in else 1) for forms, step in listed)
+        case "coded":
+            import coded_expert_checks
+
+            forms = coded_expert_checks.coded_experts_of_layers(report, chip.ask(device).torch, small)
+            return islice(forms, 0, None, 5 if given.stands_in else 1)
         case "decode" | "prefill" | "specialized":
             import attention_checks
 

@@ -8,7 +8,7 @@ from quire.kernels.cpu.experts.experts import GATES, Sent, sort_by_expert, weigh
 from quire.kernels.cpu.linear import linear_f8, linear_groups
 from quire.kernels.cpu.linear.activation import GATE_CODES
 from quire.kernels.cpu.native import dtype_code, native
-from quire.kernels.experts.coded import CodedMatrices
+from quire.kernels.experts.coded import CodedMatrices, coded_experts_reference
 from quire.kernels.experts.experts import ExpertGate
 from quire.kernels.linear.linear_f8_blocks import SIDE
 from quire.kernels.linear.linear_groups import side
@@ -26,7 +26,9 @@ def coded_experts(
     kind: ExpertGate,
     first: int,
 ) -> torch.Tensor:
-    """See kernels/experts/coded.py."""
+    """See kernels/experts/coded.py. What lies as GPUs read it is multiplied by the reference."""
+    if "group_words" in (gate_up.kind, down.kind):
+        return coded_experts_reference(x, ids, weights, gate_up, down, kind, first)
     sent = sort_by_expert(ids, first, len(gate_up.each))
     opened = x.new_empty((ids.numel(), down.inputs))
     _multiply(x, sent, gate_up, GATES[kind], opened, looked_up=True)

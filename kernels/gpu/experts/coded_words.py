@@ -21,7 +21,7 @@ from quire.kernels.gpu.quantized.word_sums import word_sums
 from quire.kernels.linear.linear_group_words import tile_inputs
 
 
-@triton.jit(do_not_specialize=["first"])
+@triton.jit(do_not_specialize=["first", "per_row", "by_pair", "tiles"])
 def coded_words_kernel(
     x,
     pairs,
@@ -34,12 +34,12 @@ def coded_words_kernel(
     bias,
     out,
     first,
+    per_row,
+    by_pair,
     size_in,
     size_out,
     tiles,
     group_size,
-    K: tl.constexpr,
-    BY_PAIR: tl.constexpr,
     EXPERTS: tl.constexpr,
     EXPERTS_BLOCK: tl.constexpr,
     BITS: tl.constexpr,
@@ -51,13 +51,14 @@ def coded_words_kernel(
 ):
     """Grid (outputs, tiles of pairs): x [R, size_in] of the tile's rows by its expert's `tiles` tiles of words.
 
-    Which row of x and of out [N, size_out] a pair has: see `coded.Product`, whose pairs of a row are K. words, scale,
-    offset, unit, bias: the first expert's, for their types. group_size, RUN and PER: see `slices_of`.
+    Which row of x and of out [N, size_out] a pair has: see `coded.Product`. words, scale, offset, unit, bias: the first
+    expert's, for their types. group_size, RUN and PER: see `slices_of`.
     """
     expert, places, real, own = rows_of_tile(pairs, starts, first, tl.program_id(1), EXPERTS, EXPERTS_BLOCK, ROWS)
     if expert >= EXPERTS:
         return
-    given, taken = (places, own) if BY_PAIR else (own // K, places)
+    given = tl.where(by_pair != 0, places, own // per_row)
+    taken = tl.where(by_pair != 0, own, places)
     outputs = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     rows = tl.where(outputs < size_out, outputs, 0)
     words = of_expert(addresses, expert, PACKED, words)
@@ -99,7 +100,7 @@ def group_words_of_pairs(
     one, inputs, outputs = matrices.each[0], matrices.inputs, matrices.outputs
     num_pairs = where.pairs.numel()
     out = x.new_empty((num_pairs, outputs))
-    tiles = word_tiles(num_pairs, where.count, x.dtype)
+    tiles = word_tiles(num_pairs, where.count, x.dtype, superblocks=one.scale.dtype == torch.int8)
     # a type of 8-bit floats is not known on every chip
     scale = one.scale.view(torch.uint8) if matrices.table == "e2m1" else one.scale
     coded_words_kernel[(triton.cdiv(outputs, tiles["block_o"]), where.num_tiles(tiles["rows"]))](
@@ -114,12 +115,12 @@ def group_words_of_pairs(
         one.bias,
         out,
         where.first,
+        per_row,
+        int(by_pair),
         inputs,
         outputs,
         triton.cdiv(inputs, tile_inputs(matrices.bits)),
         **slices_of(inputs, one.scale.shape[0], matrices.bits),
-        K=per_row,
-        BY_PAIR=by_pair,
         EXPERTS=where.count,
         EXPERTS_BLOCK=triton.next_power_of_2(where.count),
         BITS=matrices.bits,

@@ -60,9 +60,13 @@ def most_tiles(num_pairs: int, experts: int, rows: int) -> int:
     return min(num_pairs, num_pairs // rows + experts)
 
 
-def word_tiles(num_pairs: int, experts: int, dtype: torch.dtype) -> Tiles:
-    """Rows of a tile over words of codes, and outputs of a program: the rows of the widest matrix instruction."""
+def word_tiles(num_pairs: int, experts: int, dtype: torch.dtype, *, superblocks: bool) -> Tiles:
+    """Rows of a tile over words of codes, and outputs of a program: the rows of the widest matrix instruction.
+
+    What scales of superblocks are multiples of takes the registers that one more stage would.
+    """
     if dtype == torch.float32:
         return {"rows": 16, "block_o": 32, "num_warps": 4, "num_stages": 2}
     rows = min(MOST_CODED_ROWS, max(16, triton.next_power_of_2(triton.cdiv(num_pairs, experts))))
-    return {"rows": rows, "block_o": 64, "num_warps": 4, "num_stages": {16: 4, 32: 3}.get(rows, 2)}
+    stages = 2 if rows >= AS_ROWS else 3 if rows > 16 or superblocks else 4
+    return {"rows": rows, "block_o": 64, "num_warps": 4, "num_stages": stages}

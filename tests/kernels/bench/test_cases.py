@@ -17,8 +17,9 @@ SMALL = Shapes(
     linear_tokens=(1, 3),
     word_tokens=(),
     block_tokens=(),
-    experts=(Experts("tiny", 6, 2, 32, 16, torch.float32),),
+    experts=(Experts("tiny", 6, 2, 64, 32, torch.float32),),
     expert_tokens=(1, 5),
+    coded_expert_tokens=(1, 5),
     attention=(
         Attend("prefill", ((1, 9, 9),), block_size=4),
         Attend("extend", ((2, 3, 11),), block_size=4),
@@ -91,6 +92,7 @@ def test_shapes_of_the_gpu_cover_both_models_and_all_that_is_asked_of_attention(
         "encoder_attention",
         "route",
         "experts",
+        "coded_experts",
         "best",
         "sample",
         "append_tokens",

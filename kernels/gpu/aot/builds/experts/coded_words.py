@@ -11,7 +11,7 @@ from quire.kernels.gpu.experts.tiles import are_few, word_tiles
 from quire.kernels.gpu.quantized.group_tiles import slices_of
 from quire.kernels.linear.linear_groups import Bits
 
-_EXPERTS, _K, _HIDDEN, _INNER = 128, 8, 2048, 768
+_EXPERTS, _K, _HIDDEN = 128, 8, 2048
 """Sizes of Qwen3-30B-A3B."""
 
 
@@ -21,7 +21,6 @@ def builds(capability: int) -> Iterator[Build]:
     for num_tokens in (1, 128, 512, 8192):
         yield _build(capability, num_tokens, offset="u8")
     for num_tokens in (1, 128):
-        yield _build(capability, num_tokens, by_pair=True, offset="u8")
         yield _build(capability, num_tokens, group=16, scale="u8", unit="fp32", table="e2m1")
         yield _build(capability, num_tokens, group=32, scale="u8", table="e2m1", biased=True)
         yield _build(capability, num_tokens, group=32, scale="i8", offset="i8", unit="fp16")
@@ -41,7 +40,7 @@ def builds(capability: int) -> Iterator[Build]:
     yield _build(capability, 8192, group=16, scale="u8", unit="fp32", table="e2m1")
     yield _build(capability, 8192, group=32, scale="i8", offset="i8", unit="fp16")
     yield _build(capability, 128, group=32, dtype="fp16", offset="fp16")
-    yield _build(capability, 128, bits=8, group=32, by_pair=True)
+    yield _build(capability, 128, bits=8, group=32)
     yield _build(capability, 128, dtype="fp32", offset="u8")
 
 
@@ -49,7 +48,6 @@ def _build(
     capability: int,
     num_tokens: int,
     *,
-    by_pair: bool = False,
     bits: Bits = 4,
     group: int = 128,
     dtype: str = "bf16",
@@ -59,8 +57,9 @@ def _build(
     table: str = "",
     biased: bool = False,
 ) -> Build:
-    num_pairs, inputs = num_tokens * _K, _INNER if by_pair else _HIDDEN
-    tiles = word_tiles(num_pairs, _EXPERTS, torch.float32 if dtype == "fp32" else torch.bfloat16)
+    num_pairs, inputs = num_tokens * _K, _HIDDEN
+    kind = torch.float32 if dtype == "fp32" else torch.bfloat16
+    tiles = word_tiles(num_pairs, _EXPERTS, kind, superblocks=scale == "i8")
     given = {
         "starts": None if are_few(num_pairs, _EXPERTS) else "i32",
         "scale": scale,
@@ -71,20 +70,18 @@ def _build(
     pointers = {"x": f"*{dtype}", "pairs": "*i32", "addresses": "*i64", "words": "*i32", "out": f"*{dtype}"}
     pointers |= {name: f"*{kind}" for name, kind in given.items() if kind}
     slices = slices_of(inputs, inputs // group, bits)
-    numbers = ["first", "size_in", "size_out", "tiles"]
+    numbers = ["first", "per_row", "by_pair", "size_in", "size_out", "tiles"]
     if slices["group_size"] is not None:
         slices.pop("group_size")
         numbers.append("group_size")
     what = f"{bits} bits by {group} {table} {scale} {offset or ''}".replace("  ", " ").strip()
     return Build(
-        f"{what} {dtype} {'few' if given['starts'] is None else tiles['rows']}{' by pair' if by_pair else ''}",
+        f"{what} {dtype} {'few' if given['starts'] is None else tiles['rows']}",
         coded_words_kernel,
         {**pointers, **dict.fromkeys(numbers, "i32")},
         {
             **{name: None for name, kind in given.items() if not kind},
             **slices,
-            "K": 1 if by_pair else _K,
-            "BY_PAIR": by_pair,
             "EXPERTS": _EXPERTS,
             "EXPERTS_BLOCK": _EXPERTS,
             "BITS": bits,
