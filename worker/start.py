@@ -41,7 +41,7 @@ from quire.worker.specs.encoder_pages import small_steps
 from quire.worker.specs.kv_split import CONTEXT
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.needs import refuse_calculation
-from quire.worker.specs.quantized import read_plan
+from quire.worker.specs.quantized import read_plan, refuse_experts
 from quire.worker.specs.registry import AnySpec, configured_spec
 from quire.worker.specs.spec import Spec
 from quire.worker.step.runner import InFlight, Model, Runner
@@ -71,7 +71,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     set_prefill_body(config, device)
     spec = configured_spec(config, describe)
     plan = read_plan(config, spec)
-    schemes = _schemes(plan, device)
+    schemes = _schemes(spec, plan, device)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     kv_dtype = device.kv_dtype(plan.kv_dtype(config.kv_cache_dtype), dtype)
     # before the ranks meet: a rank that refuses within a collective leaves the others an error of the network
@@ -194,10 +194,12 @@ def _stated(spec: Spec, layout: KVLayout) -> dict[str, Any]:
     }
 
 
-def _schemes(plan: Plan, device: Device) -> SchemeFor:
+def _schemes(spec: AnySpec, plan: Plan, device: Device) -> SchemeFor:
     """The scheme at each path, with a warning where the chip does less than the plan says. Raises ModelError."""
     if plan.kinds and (kept := kept_activations(plan, device.capability)):
         _log.warning("quantization: %s", kept)
+    if (apart := refuse_experts(spec, plan, device.torch.type)) is not None:
+        raise apart
     return schemes_of(plan, device.torch)
 
 

@@ -1,9 +1,11 @@
 """Groups of codes on a GPU: the words that its product reads, and activations as they are."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
+from quire.kernels.experts.coded import Coded, CodedMatrices
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.embed_group_words import embed_group_words
 from quire.kernels.linear.linear_group_words import linear_group_words, norm_linear_group_words, pack_words
@@ -18,6 +20,8 @@ class GroupWordsScheme(GroupsScheme):
     """Keeps `words`, `scale` [groups, outputs], `offset` like it where there is one; `unit` where these are multiples
     of something, [outputs] or [1 or 2, superblocks, outputs]; and `columns` like its base. Where ranks cut superblocks
     scales and offsets are float32, and multiples of nothing."""
+
+    codes: ClassVar[str] = "words"
 
     def kept(
         self, codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, units: list[torch.Tensor]
@@ -58,6 +62,9 @@ class GroupWordsScheme(GroupsScheme):
         words, scale, offset = layer.stored("words"), layer.stored("scale"), layer._parameters.get("offset")
         weight, unit = (words, scale, offset, bias), layer._parameters.get("unit")
         return norm_linear_group_words(x, residual, norm_weight, eps, *weight, gate, form.held_bits, unit, form.table)
+
+    def matrices(self, each: tuple[Coded, ...], outputs: int, inputs: int) -> CodedMatrices:
+        return CodedMatrices("group_words", outputs, inputs, each, bits=self.form.held_bits, table=self.form.table)
 
     def look_up(
         self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype

@@ -29,6 +29,8 @@ class GroupsScheme(Scheme):
     which input the product takes at each place, -1 for none."""
 
     looks_up: ClassVar[bool] = True
+    codes: ClassVar[str] = "packed"
+    """Name of the tensor of codes that is kept."""
 
     form: Groups
 
@@ -134,20 +136,23 @@ class GroupsScheme(Scheme):
     def coded(
         self, layers: Sequence[ShardedModule], biases: Sequence[torch.Tensor | None], outputs: int, inputs: int
     ) -> CodedMatrices | None:
-        form = self.form
-        if form.order:
+        if self.form.order:
             return None
-        each = [
+        each = tuple(
             Coded(
-                layer.stored("packed"),
+                layer.stored(self.codes),
                 layer.stored("scale"),
                 layer._parameters.get("offset"),
                 layer._parameters.get("unit"),
                 bias,
             )
             for layer, bias in zip(layers, biases, strict=True)
-        ]
-        return CodedMatrices("groups", outputs, inputs, tuple(each), form.activations, form.bits, form.table)
+        )
+        return self.matrices(each, outputs, inputs)
+
+    def matrices(self, each: tuple[Coded, ...], outputs: int, inputs: int) -> CodedMatrices:
+        form = self.form
+        return CodedMatrices("groups", outputs, inputs, each, form.activations, form.bits, form.table)
 
     def look_up(
         self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype

@@ -23,7 +23,7 @@ from quire.worker.specs.needs import (
     shortages,
     too_long,
 )
-from quire.worker.specs.quantized import read_plan, read_stated
+from quire.worker.specs.quantized import read_plan, read_stated, refuse_experts
 from quire.worker.specs.registry import AnySpec, configured_spec, objections
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import ModelError
@@ -55,6 +55,8 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
         refusals += [str(error) for error in sizes.divided_blocks(spec, plan, size)]
     if (unserved := refuse_device(plan, device_type)) is not None:
         refusals.append(str(unserved) if plan.on_the_fly else f"{folder}: {unserved}")
+    elif (apart := refuse_experts(spec, plan, device_type)) is not None:
+        refusals.append(str(apart) if plan.on_the_fly else f"{folder}: {apart}")
     if config.max_model_len > spec.max_model_len:
         refusals.append(too_long(config.max_model_len, spec.max_model_len))
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quire.worker.config import WorkerConfig
 from quire.worker.fields import Config, read_config, read_json
-from quire.worker.quant.form import GroupActivations
+from quire.worker.quant.form import DENSE, TAKE_EXPERTS_TOGETHER, Form, GroupActivations, Groups
 from quire.worker.quant.plan import Headers, Plan, Shape, plan_of, stated_by, with_embedding, without_empty_biases
 from quire.worker.quant.read.gguf import GgufStated, read_gguf
 from quire.worker.quant.read.headers import WEIGHT, linear_modules
@@ -18,6 +18,8 @@ from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.registry import AnySpec, checkpoint_names
+from quire.worker.specs.sizes import GATED
+from quire.worker.specs.spec import ExpertsSpec, ModelSpec
 from quire.worker.weights.gguf.files import is_gguf, read_model
 from quire.worker.weights.header import FLOATS, TensorInfo, checkpoint_files, read_contents, read_header
 from quire.worker.weights.parts import ModelError
@@ -153,3 +155,29 @@ def _headers(folder: Path) -> Headers | None:
         infos |= held
         contents |= read_contents(path, {name: info for name, info in held.items() if is_read(name, info)})
     return Headers(infos, contents)
+
+
+def refuse_experts(spec: AnySpec, plan: Plan, device_type: str) -> ModelError | None:
+    """The error of the first layer whose experts no product of the device takes together; None: there is none."""
+    if device_type not in TAKE_EXPERTS_TOGETHER or not isinstance(spec, ModelSpec) or not plan.of_experts:
+        return None
+    for number, layer in enumerate(spec.layers):
+        if isinstance(layer.feed_forward, ExpertsSpec):
+            paths = [f"blocks.{number}.mlp.experts.{n}" for n in range(layer.feed_forward.num_experts)]
+            forms = {name: {plan.form(f"{path}.{name}") for path in paths} for name in GATED}
+            if reason := _apart(forms):
+                field, other = (ASKED, "quantization none") if plan.on_the_fly else (FIELD, "another checkpoint")
+                return ModelError(field, f"experts of layer {number} {reason}; choose device cpu, or {other}")
+    return None
+
+
+def _apart(forms: Mapping[str, set[Form]]) -> str:
+    """Why a layer's experts, whose matrices have these forms, need products of their own; empty: they need none."""
+    gate, up, down = (forms[name] for name in GATED)
+    every = gate | up | down
+    if any(isinstance(form, Groups) and form.order for form in every):
+        return "have inputs in an order of their own (act-order), which need the CPU backend"
+    if gate != up or len(gate) > 1 or len(down) > 1 or (DENSE in every and len(every) > 1):
+        several = ", ".join(sorted(map(str, every)))
+        return f"are stored in several ways ({several}), which need the CPU backend"
+    return ""

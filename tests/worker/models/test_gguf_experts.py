@@ -141,7 +141,5 @@ def test_experts_of_all_tokens_are_refused_by_their_key(made):
         config_of(replace(model, metadata={**model.metadata, **shared}))
 
 
-def test_a_gpu_refuses_it_by_name(made):
-    needs, (refusal,) = fit(WorkerConfig(model=str(made[0])), Place(True, None))
-    assert needs is None
-    assert "experts in 4-bit groups need the CPU backend" in refusal
+def test_a_gpu_takes_it(made):
+    assert fit(WorkerConfig(model=str(made[0])), Place(True, None))[1] == []

@@ -166,15 +166,40 @@ def test_all_experts_in_one_call_give_what_each_gives_by_itself(name, folders):
         torch.testing.assert_close(layer(x, ids, weights), apart, atol=2e-3, rtol=2e-2)
 
 
-@pytest.mark.parametrize("name", ["fp8 rows", "awq"])
-def test_a_gpu_refuses_them_by_name(name, folders):
-    stored, _ = folders("qwen3 moe", name)
-    form = {"fp8 rows": "f8 rows", "awq": "4-bit groups"}[name]
-    needs, refusals = fit(config_of(stored), Place(True, None))
-    assert needs is None
-    remedy = "need the CPU backend; choose device cpu, or another checkpoint"
-    assert refusals == [f"{stored}: quantization_config: experts in {form} {remedy}"]
+def on_a_gpu(stored):
+    """The refusals there, without a GPU that might be too small; on a processor there are none."""
     assert fit(config_of(stored), Place(False, None))[1] == []
+    return fit(config_of(stored), Place(True, None))[1]
+
+
+@pytest.mark.parametrize("name", ["int4 groups", "awq", "nvfp4"])
+def test_a_gpu_takes_codes_of_groups(name, folders):
+    assert on_a_gpu(folders("qwen3 moe", name)[0]) == []
+
+
+def test_a_gpu_refuses_others_by_name(folders):
+    stored, _ = folders("qwen3 moe", "fp8 rows")
+    remedy = "need the CPU backend; choose device cpu, or another checkpoint"
+    assert on_a_gpu(stored) == [f"{stored}: quantization_config: experts in f8 rows {remedy}"]
+
+
+def test_a_gpu_refuses_experts_that_need_products_of_their_own(folders, tiny_checkpoint, tmp_path):
+    stored, _ = folders("qwen3 moe", "gptq")
+    remedy = "need the CPU backend; choose device cpu, or another checkpoint"
+    reason = "experts of layer 0 have inputs in an order of their own (act-order), which"
+    assert on_a_gpu(stored) == [f"{stored}: quantization_config: {reason} {remedy}"]
+    form, stated = FORMATS["awq"]
+    some = re.compile(r"(.*mlp\.experts\.\d+\.(gate|up)_proj)\.weight")
+    stored, _ = pack_folder(
+        tiny_checkpoint("Qwen3MoeForCausalLM", **{**QWEN3, "num_experts": 16}),
+        tmp_path,
+        stated | {"modules_to_not_convert": ["down_proj", "self_attn", "mlp.gate"]},
+        lambda tensor, weight: form(match[1], weight) if (match := some.fullmatch(tensor)) else None,
+    )
+    reason = (
+        "experts of layer 0 are stored in several ways (4-bit groups of 32 with zero points, activations as they are"
+    )
+    assert on_a_gpu(stored) == [f"{stored}: quantization_config: {reason}, dense), which {remedy}"]
 
 
 @pytest.mark.parametrize("name", ["fp8 rows", "awq"])

@@ -11,8 +11,8 @@ from quire.worker.device.parallel import SingleGroup
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.models.build import load_model
-from quire.worker.quant.dense import DenseScheme
-from quire.worker.quant.scheme import everywhere
+from quire.worker.quant.plan import NO_PLAN
+from quire.worker.quant.select import schemes_of
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.pooler import Pooler
 from quire.worker.sampling.sampler import Sampler
@@ -92,7 +92,7 @@ class LateDevice(RecordingDevice):
         return LateMark(under_way)
 
 
-def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice, pair_axes=()):
+def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice, pair_axes=(), plan=NO_PLAN):
     """A runner of the checkpoint as `start` would build it on CUDA; with `pooling` it makes vectors."""
     device, spec = kind("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
     spec = replace(spec, pooling=pooling)
@@ -100,8 +100,8 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
         attention = spec.layers[0].attention
         attention = replace(attention, rope=replace(attention.rope, pair_axes=pair_axes))
         spec = replace(spec, layers=tuple(replace(layer, attention=attention) for layer in spec.layers))
-    context = BuildContext(SingleGroup(), device.torch, torch.float32, everywhere(DenseScheme()))
-    decoder = load_model(folder, spec, context).model
+    context = BuildContext(SingleGroup(), device.torch, torch.float32, schemes_of(plan, torch.device("cuda")))
+    decoder = load_model(folder, spec, context, plan=plan).model
     cache = KVCache(kv_layout(spec.kv_layers(1), BLOCK, kv_dtype or torch.float32), 40, device.torch)
     for layer in cache.layers:
         if kv_dtype is None:

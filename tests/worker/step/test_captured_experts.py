@@ -11,8 +11,21 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
 from expert_models import MODELS, seen_experts
+from packed_experts import MODELS as PUBLISHED
+from packed_experts import pack_matrices
 from recording import BLOCK, gpu_runner
 
+from quire.worker.config import WorkerConfig
+from quire.worker.specs.quantized import read_plan
+from quire.worker.specs.registry import read_spec
+
+QWEN3 = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+    "intermediate_size": 192,
+}
 GPT_OSS = [name for name in MODELS if name.startswith("gpt-oss")]
 pytestmark = pytest.mark.integration
 
@@ -21,11 +34,31 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize("name", ["qwen2 moe: a shared expert", "qwen3 moe: renormalised, a dense layer", *GPT_OSS])
 def test_recorded_steps_of_experts_draw_what_transformers_draws(name, captured, as_on_a_gpu, drive, tiny_checkpoint):
     """Mixed steps, whose tokens are sorted by expert, then decodes alone, each pair of which reads its own."""
-    import transformers
-
     architecture, config = MODELS[name]
     folder = tiny_checkpoint(architecture, **config)
-    runner = gpu_runner(folder, captured)
+    check_tokens(drive, gpu_runner(folder, captured), folder)
+
+
+@pytest.mark.parametrize("name", ["awq", "mxfp4"])
+def test_recorded_steps_of_quantized_experts_draw_what_transformers_draws(
+    name, as_on_a_gpu, drive, tiny_checkpoint, tmp_path
+):
+    """With the weights that are meant: 4-bit integers by a tool's layout, and gpt-oss as it is published."""
+    if name == "awq":
+        folder = tiny_checkpoint("Qwen3MoeForCausalLM", **QWEN3)
+        stored, meant = pack_matrices(folder, tmp_path, "awq")
+    else:
+        architecture, config, publish = PUBLISHED["gpt-oss: as published, in MXFP4"]
+        stored, meant = publish(tiny_checkpoint(architecture, **config), tmp_path)
+    spec = read_spec(stored)
+    plan = read_plan(WorkerConfig(model=str(stored), dtype="float32"), spec).on("cuda")
+    check_tokens(drive, gpu_runner(stored, captured=True, plan=plan), meant)
+
+
+def check_tokens(drive, runner, folder):
+    """What a runner draws of two prompts is what transformers draws of the checkpoint in `folder`."""
+    import transformers
+
     driver, report = drive(runner, BLOCK), runner.start_counting()
     prompts = [np.random.default_rng(n).integers(1, 320, length).tolist() for n, length in enumerate((5, 13))]
     drawn = [[], []]
