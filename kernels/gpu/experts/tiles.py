@@ -13,7 +13,7 @@ AS_ROWS = 64
 AT_ONCE = 128
 """Programs that a chip runs at once, or few less: with fewer, what they read takes longer than it must."""
 MOST_CODED_ROWS = 64
-"""The same where weights are made out of codes: what is multiplied by a tile of them at once lies in shared memory."""
+"""Rows of a tile where weights are made out of codes: what they are multiplied by lies in shared memory at once."""
 
 
 def are_few(num_pairs: int, experts: int) -> bool:
