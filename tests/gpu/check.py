@@ -21,7 +21,7 @@ SCRIPT = Script(
         # at once, because most of their time goes into compiling
         [
             Part(name, 130.0)
-            for name in ("layers", "linears", "coded", "decode", "prefill", "sampling", "encoder", "forms", "vision")
+            for name in ("layers", "linears", "decode", "prefill", "sampling", "encoder", "forms", "vision")
         ]
         + [Part(name, 130.0, ENGINE_CASE_SECONDS) for name in ("families", "experts", "heads")],
         [Part(name, 90.0) for name in ("runner", "transformers")] + [Part("group", 90.0, most_seconds=60.0)],

@@ -26,6 +26,7 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
 
             return kernel_checks.layers(report, chip.ask(device).torch, small)
         case "linears":
+            import coded_expert_checks
             import eight_checks
             import expert_checks
             import f8_block_checks
@@ -36,15 +37,11 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
 
             rows = kernel_checks.linears, quantized_checks.linears, int8_checks.linears, f8_block_checks.linears
             # numbers that divide no row of tokens, types or kinds: of each shape and type others are left
-            steps = {**dict.fromkeys(rows, 5), group_checks.groups: 2, expert_checks.experts_of_layers: 5}
+            of_experts = expert_checks.experts_of_layers, coded_expert_checks.coded_experts_of_layers
+            steps = {**dict.fromkeys((*rows, *of_experts), 5), group_checks.groups: 2}
             steps[eight_checks.experts_of_eights] = 5
             listed = ((one(report, chip.ask(device).torch, small), step) for one, step in steps.items())
             return chain.from_iterable(islice(forms, 0, None, step if given.stands_in else 1) for forms, step in listed)
-        case "coded":
-            import coded_expert_checks
-
-            forms = coded_expert_checks.coded_experts_of_layers(report, chip.ask(device).torch, small)
-            return islice(forms, 0, None, 5 if given.stands_in else 1)
         case "decode" | "prefill" | "specialized":
             import attention_checks
 
