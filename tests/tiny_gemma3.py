@@ -80,8 +80,9 @@ PROCESSOR = {
 }
 
 
-def write_checkpoint(folder, seed=0, dtype=torch.float32, text=None, vision=None, **outer):
-    """All files of the model; `text`, `vision`, `outer` override fields of its config."""
+def write_checkpoint(folder, seed=0, dtype=torch.float32, text=None, vision=None, spread=0.3, **outer):
+    """All files of the model; `text`, `vision`, `outer` override fields of its config. `spread`: of weights of the
+    tower."""
     tokenizer = write_tokenizer(folder)
     stated = {
         "boi_token_index": tokenizer.token_to_id(BEGIN),
@@ -101,7 +102,7 @@ def write_checkpoint(folder, seed=0, dtype=torch.float32, text=None, vision=None
                 is_gain = "layer_norm" in name or ("layernorm" in name and "vision_tower" in name)
                 torch.nn.init.normal_(parameter, mean=float(is_gain and "weight" in name), std=0.2)
             elif "vision_tower" in name or "projector" in name:
-                torch.nn.init.normal_(parameter, std=0.3)
+                torch.nn.init.normal_(parameter, std=spread)
     model.generation_config.eos_token_id = 0
     model.to(dtype).save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))

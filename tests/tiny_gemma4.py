@@ -105,8 +105,9 @@ def kind_of(name):
     return "Gemma4Unified" if name == "alone" else "Gemma4"
 
 
-def write_checkpoint(folder, name="large", seed=0, dtype=torch.float32, text=None, vision=None, **outer):
-    """All files of the model; `text`, `vision`, `outer` override fields of its config."""
+def write_checkpoint(folder, name="large", seed=0, dtype=torch.float32, text=None, vision=None, spread=0.3, **outer):
+    """All files of the model; `text`, `vision`, `outer` override fields of its config. `spread`: of weights of the
+    tower."""
     tokenizer = write_tokenizer(folder)
     tokens = {"boi_token_id": BEGIN, "eoi_token_id": END, "image_token_id": ROW, "video_token_id": VIDEO}
     stated = {field: tokenizer.token_to_id(token) for field, token in tokens.items()}
@@ -119,7 +120,7 @@ def write_checkpoint(folder, name="large", seed=0, dtype=torch.float32, text=Non
         torch.manual_seed(seed)
         model = getattr(transformers, f"{kind_of(name)}ForConditionalGeneration")(config)
         for path, values in [*model.named_parameters(), *model.named_buffers()]:
-            _draw(path, values)
+            _draw(path, values, spread)
         # nothing makes these tokens, which the library reads as padding wherever they stand
         model.get_input_embeddings().weight.data[[tokenizer.token_to_id(ROW), tokenizer.token_to_id(VIDEO)]] = 0.0
     model.generation_config.eos_token_id = 0
@@ -131,7 +132,7 @@ def write_checkpoint(folder, name="large", seed=0, dtype=torch.float32, text=Non
     return folder
 
 
-def _draw(path, values):
+def _draw(path, values, spread):
     """Not the ones, zeros and infinities that would hide a mistake."""
     if path.endswith(("_min", "_max")):
         least = 1.5 if "input" in path else 3.0
@@ -142,7 +143,7 @@ def _draw(path, values):
         is_gain = not path.endswith(("bias",))
         torch.nn.init.normal_(values, mean=float(is_gain), std=0.2)
     elif "vision_tower" in path or "embed_vision" in path:
-        torch.nn.init.normal_(values, std=0.3)
+        torch.nn.init.normal_(values, std=spread)
 
 
 def write_tokenizer(folder):

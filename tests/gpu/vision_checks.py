@@ -20,28 +20,29 @@ from towers import TOWERS, Seen
 from quire.worker.device.device import Device
 from quire.worker.step.runner import Runner
 
-DEEPENED = "qwen3-vl"
-"""The family that prompts are run of: its rows reach deeper layers, too."""
-LIMITS = {"float32": 1e-3, "bfloat16": 0.04}
-"""Of a row's relative error; weights are rounded to the same type."""
+PROMPTED = ("qwen3-vl", "gemma3", "gemma4")
+"""Families that prompts are run of: rows that reach deeper layers, too, and images whose tokens see each other."""
+EXACT = 1e-3
+"""Limit of a row's relative error in float32."""
 COUNT = 12
 ROWS = 4
 """Slots: prompts are few, so graphs are few as well."""
-ASKED: tuple[towers.Grid, ...] = ((1, 6, 10), (1, 4, 26))
-OTHERS: tuple[towers.Grid, ...] = ((1, 2, 2), (2, 4, 6))
 
 
 def vision(report: Report, device: Device, folder: Path, small: bool, few: bool) -> Iterator[Case]:
     """Each tower, and then prompts with images."""
     for name in tuple(TOWERS)[:1] if few and not small else TOWERS:
         model = Shared(partial(towers.write, name, folder / name))
-        seen = Shared(partial(towers.items, folder / name / "run", TOWERS[name].patch, TOWERS[name].grids))
+        tower = TOWERS[name]
+        seen = Shared(partial(towers.items, folder / name / "run", tower.patch, tower.grids, merge=tower.merge))
         wanted = Shared(partial(_host_rows, model, seen))
         yield Case(f"{name}: rows of the references", wanted)
         for dtype in _dtypes(small):
             runner = Shared(partial(_runner, model, seen, device, dtype, True))
-            yield from leaving((runner,), _rows(report, runner, seen, wanted, f"{name}, {dtype}", LIMITS[dtype]))
-    yield from _prompts(report, device, folder, small)
+            limit = EXACT if dtype == "float32" else tower.rounding
+            yield from leaving((runner,), _rows(report, runner, seen, wanted, f"{name}, {dtype}", limit))
+    for name in PROMPTED[:1] if few and not small else PROMPTED:
+        yield from _prompts(report, device, folder / f"prompts of {name}", name, small)
 
 
 def _dtypes(small: bool) -> tuple[str, ...]:
@@ -98,22 +99,21 @@ def _rows(
     yield Case(f"{name}: an item alone", alone)
 
 
-def _prompts(report: Report, device: Device, folder: Path, small: bool) -> Iterator[Case]:
+def _prompts(report: Report, device: Device, folder: Path, family: str, small: bool) -> Iterator[Case]:
     """Tokens behind images and frames of a video: with graphs as eager, in float32 those of the host."""
-    model = Shared(partial(towers.write, DEEPENED, folder / "prompts"))
-    run_dir, patch = folder / "prompts" / "run", TOWERS[DEEPENED].patch
-    seen = Shared(partial(towers.items, run_dir, patch, ASKED + OTHERS, 1))
-    wanted = Shared(partial(_on_host_drawn, model, seen))
-    yield Case(f"{DEEPENED}: tokens of the references", wanted)
+    tower, model = TOWERS[family], Shared(partial(towers.write, family, folder))
+    seen = Shared(partial(towers.items, folder / "run", tower.patch, tower.asked, 1, tower.merge))
+    wanted = Shared(partial(_on_host_drawn, model, seen, tower.whole))
+    yield Case(f"{family}: tokens of the references", wanted)
     for dtype in _dtypes(small):
         both = [Shared(partial(_runner, model, seen, device, dtype, eager)) for eager in (True, False)]
-        eager, graphs = (Shared(partial(_drawn, one, model, seen)) for one in both)
+        eager, graphs = (Shared(partial(_drawn, one, model, seen, tower.whole)) for one in both)
         for how, drawn in (("eager", eager), ("graphs", graphs)):
-            yield Case(f"{DEEPENED}, {dtype}: draws, {how}", drawn)
+            yield Case(f"{family}, {dtype}: draws, {how}", drawn)
             if dtype == "float32":
-                name = f"{DEEPENED}: tokens of the references, {how}"
+                name = f"{family}: tokens of the references, {how}"
                 yield Case(name, partial(_equal_tokens, report, name, drawn, wanted))
-        name = f"{DEEPENED}, {dtype}: graphs equal eager steps behind images"
+        name = f"{family}, {dtype}: graphs equal eager steps behind images"
         yield Case(name, lambda name=name, eager=eager, graphs=graphs: same(report, name, graphs(), eager()))
 
 
@@ -121,21 +121,22 @@ def _equal_tokens(report: Report, name: str, drawn: Shared[Drawn], wanted: Share
     report.equal(name, *(torch.tensor(one()[0]) for one in (drawn, wanted)))
 
 
-def _on_host_drawn(model: Shared[Path], seen: Shared[Seen]) -> Drawn:
+def _on_host_drawn(model: Shared[Path], seen: Shared[Seen], whole: bool) -> Drawn:
     with _on_host(model, seen) as runner:
-        return _drawn(lambda: runner, model, seen)
+        return _drawn(lambda: runner, model, seen, whole)
 
 
-def _drawn(runner: Callable[[], Runner], model: Shared[Path], seen: Shared[Seen]) -> Drawn:
-    """A prompt with all items at once, the same in chunks that cut them, and steps of both; the second encodes
-    nothing."""
+def _drawn(runner: Callable[[], Runner], model: Shared[Path], seen: Shared[Seen], whole: bool) -> Drawn:
+    """A prompt with all items at once, the same in chunks that cut them, or end with them where they are `whole`, and
+    steps of both; the second encodes nothing."""
     ids, spans = seen().prompt(towers.image_token(model()))
     hand, results = hand_of(runner()), []
     hand.admit(0, ids, GREEDY, room=COUNT, spans=spans)
     results.append(hand.run([(0, len(ids))], encodes=seen().encodes, binds=seen().binds(0)))
     hand.admit(1, ids, GREEDY, room=COUNT, spans=spans)
     changes = {"binds": seen().binds(1)}
-    for begin, end in itertools.pairwise([0, 9, 23, len(ids)]):
+    borders = [spans[0].stop, spans[-1].stop] if whole else [9, 23]
+    for begin, end in itertools.pairwise([0, *borders, len(ids)]):
         last = hand.run([(1, end - begin)], **changes)
         changes = {}
     results.append(last)
