@@ -12,6 +12,9 @@ from quire.kernels.bench.shapes import Experts
 from quire.kernels.experts.coded import Coded, CodedMatrices, coded_experts
 from quire.kernels.experts.experts import experts
 from quire.kernels.experts.pack import pack_experts
+from quire.kernels.linear.linear_f8 import F8
+from quire.kernels.linear.linear_f8 import pack as pack_f8
+from quire.kernels.linear.linear_f8_blocks import SIDE
 from quire.kernels.linear.linear_group_words import dequantize_words_reference, pack_words
 
 Drawn = tuple[CodedMatrices, torch.Tensor]
@@ -26,6 +29,8 @@ class Kind(NamedTuple):
     """Bytes of a weight, with its part of what is beside the codes."""
     draw: Callable[[Experts, int, int, torch.device], Drawn]
     """(layer, outputs, inputs, device)"""
+    tolerance: float
+    """Limit of the relative error: activations that are rounded twice to e4m3 are off by some hundredths."""
 
 
 GROUP: Final = 128
@@ -43,7 +48,23 @@ def _words(layer: Experts, outputs: int, inputs: int, device: torch.device) -> D
     return CodedMatrices("group_words", outputs, inputs, tuple(each), "none", 4), meant
 
 
-KINDS: Final = (Kind(f"4 bits by {GROUP}", 0.5 + 3 / GROUP, _words),)
+def _f8_blocks(layer: Experts, outputs: int, inputs: int, device: torch.device) -> Drawn:
+    """8-bit floats in blocks and rounded activations, as DeepSeek and Qwen publish them."""
+    each, meant = [], torch.empty((layer.experts, outputs, inputs), dtype=layer.dtype, device=device)
+    blocks = -(-outputs // SIDE), -(-inputs // SIDE)
+    for expert in range(layer.experts):
+        codes = normal(device, outputs, inputs).mul(32).to(F8)
+        scale = (torch.rand(blocks, device=device) + 0.5) / (32 * inputs**0.5)
+        each.append(Coded(pack_f8(codes), scale))
+        wide = scale.repeat_interleave(SIDE, 0)[:outputs].repeat_interleave(SIDE, 1)[:, :inputs]
+        meant[expert] = codes.float() * wide
+    return CodedMatrices("f8_blocks", outputs, inputs, tuple(each), "token"), meant
+
+
+KINDS: Final = (
+    Kind(f"4 bits by {GROUP}", 0.5 + 3 / GROUP, _words, 0.02),
+    Kind(f"8-bit floats by {SIDE} x {SIDE}", 1 + 4 / SIDE**2, _f8_blocks, 0.08),
+)
 
 
 def cases(layer: Experts, tokens: int) -> Iterator[Case]:
@@ -53,7 +74,7 @@ def cases(layer: Experts, tokens: int) -> Iterator[Case]:
         bound = cost.experts(tokens, layer.k, reached, layer.hidden, layer.inner, size, kind.weight_bytes)
         held = int(3 * layer.experts * layer.hidden * layer.inner * kind.weight_bytes)
         shape = f"{tokens} x {layer.hidden} -> {layer.inner}, {layer.k} of {layer.experts}, {kind.name}"
-        yield Case("coded_experts", shape, bound, partial(_make, layer, tokens, kind), footprint=held)
+        yield Case("coded_experts", shape, bound, partial(_make, layer, tokens, kind), False, kind.tolerance, held)
 
 
 def _make(layer: Experts, tokens: int, kind: Kind, device: torch.device) -> Pair:

@@ -196,9 +196,7 @@ SERVED: Final = {
     "cpu": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS}),
     "cuda": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS}),
 }
-"""Names of the forms that have a product on a type of device."""
-SERVED_EXPERTS: Final = {"cpu": SERVED["cpu"], "cuda": frozenset({Dense.name, *GROUPS})}
-"""The same of the matrices of experts."""
+"""Names of the forms that have a product on a type of device, of layers and of experts."""
 TAKE_EXPERTS_TOGETHER: Final = frozenset({"cuda"})
 """Types of devices that multiply all quantized experts of a layer in one operation, or not at all."""
 ROUNDS_BESIDE_GROUPS: Final = frozenset({"cpu"})

@@ -17,7 +17,6 @@ from quire.worker.quant.form import (
     ORDER_BYTES,
     ROUNDS_BESIDE_GROUPS,
     SERVED,
-    SERVED_EXPERTS,
     UNIT,
     Dense,
     F8Blocks,
@@ -171,7 +170,6 @@ def _on(form: Form, device_type: str) -> Form:
 def refuse_device(plan: Plan, device_type: str) -> ModelError | None:
     """The error of a plan with a form that has no fast product on the device; None: all have one."""
     missing = [form.name for form in plan.kinds if form.name not in SERVED[device_type]]
-    missing += [f"experts in {form.name}" for form in plan.of_experts if form.name not in SERVED_EXPERTS[device_type]]
     if not missing:
         return None
     if not plan.on_the_fly:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quire.worker.config import WorkerConfig
 from quire.worker.fields import Config, read_config, read_json
-from quire.worker.quant.form import DENSE, TAKE_EXPERTS_TOGETHER, Form, GroupActivations, Groups
+from quire.worker.quant.form import DENSE, TAKE_EXPERTS_TOGETHER, F8Rows, Form, GroupActivations, Groups
 from quire.worker.quant.plan import Headers, Plan, Shape, plan_of, stated_by, with_embedding, without_empty_biases
 from quire.worker.quant.read.gguf import GgufStated, read_gguf
 from quire.worker.quant.read.headers import WEIGHT, linear_modules
@@ -177,6 +177,8 @@ def _apart(forms: Mapping[str, set[Form]]) -> str:
     every = gate | up | down
     if any(isinstance(form, Groups) and form.order for form in every):
         return "have inputs in an order of their own (act-order), which need the CPU backend"
+    if any(isinstance(form, F8Rows) and form.bound is not None for form in every):
+        return "cut activations at a bound (activation_scale_ub), which needs the CPU backend"
     if gate != up or len(gate) > 1 or len(down) > 1 or (DENSE in every and len(every) > 1):
         several = ", ".join(sorted(map(str, every)))
         return f"are stored in several ways ({several}), which need the CPU backend"

@@ -172,15 +172,16 @@ def on_a_gpu(stored):
     return fit(config_of(stored), Place(True, None))[1]
 
 
-@pytest.mark.parametrize("name", ["int4 groups", "awq", "nvfp4"])
-def test_a_gpu_takes_codes_of_groups(name, folders):
+@pytest.mark.parametrize("name", ["fp8 rows", "fp8 blocks", "fp8", "int4 groups", "awq", "nvfp4"])
+def test_a_gpu_takes_them_too(name, folders):
     assert on_a_gpu(folders("qwen3 moe", name)[0]) == []
 
 
-def test_a_gpu_refuses_others_by_name(folders):
-    stored, _ = folders("qwen3 moe", "fp8 rows")
-    remedy = "need the CPU backend; choose device cpu, or another checkpoint"
-    assert on_a_gpu(stored) == [f"{stored}: quantization_config: experts in f8 rows {remedy}"]
+def test_a_gpu_refuses_activations_that_are_cut(folders):
+    stored, _ = folders("qwen3 moe", "fbgemm")
+    reason = "experts of layer 0 cut activations at a bound (activation_scale_ub), which needs the CPU backend"
+    remedy = "choose device cpu, or another checkpoint"
+    assert on_a_gpu(stored) == [f"{stored}: quantization_config: {reason}; {remedy}"]
 
 
 def test_a_gpu_refuses_experts_that_need_products_of_their_own(folders, tiny_checkpoint, tmp_path):

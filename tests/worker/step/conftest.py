@@ -11,6 +11,7 @@ import torch
 from quire.kernels import catalog
 from quire.kernels.attention.tile_schedule import tile_shape
 from quire.kernels.experts.pack import pack_experts
+from quire.kernels.linear import linear_f8, linear_int8
 from quire.kernels.linear.pack import pack
 from quire.kernels.sampling.score import best
 from quire.worker.build_runner import build_runner
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 @pytest.fixture
 def as_on_a_gpu(triton_interpreter, monkeypatch):
     """Every operation runs its form for GPUs."""
-    for operation in catalog.OPERATIONS:
+    for operation in (*catalog.OPERATIONS, linear_f8.pack, linear_int8.pack, linear_int8.pack_integers):
         if operation.form("cuda") != operation.form("none"):
             form = functools.partial(type(operation)._implementation, operation, "cuda")
             monkeypatch.setattr(operation, "implementation", lambda _, form=form: form())

@@ -39,14 +39,14 @@ def test_recorded_steps_of_experts_draw_what_transformers_draws(name, captured, 
     check_tokens(drive, gpu_runner(folder, captured), folder)
 
 
-@pytest.mark.parametrize("name", ["awq", "mxfp4"])
+@pytest.mark.parametrize("name", ["awq", "fp8 rows", "fp8 blocks", "mxfp4"])
 def test_recorded_steps_of_quantized_experts_draw_what_transformers_draws(
     name, as_on_a_gpu, drive, tiny_checkpoint, tmp_path
 ):
-    """With the weights that are meant: 4-bit integers by a tool's layout, and gpt-oss as it is published."""
-    if name == "awq":
+    """With the weights that are meant: 4-bit integers and 8-bit floats by tools' layouts, and gpt-oss as published."""
+    if name != "mxfp4":
         folder = tiny_checkpoint("Qwen3MoeForCausalLM", **QWEN3)
-        stored, meant = pack_matrices(folder, tmp_path, "awq")
+        stored, meant = pack_matrices(folder, tmp_path, name)
     else:
         architecture, config, publish = PUBLISHED["gpt-oss: as published, in MXFP4"]
         stored, meant = publish(tiny_checkpoint(architecture, **config), tmp_path)
