@@ -69,7 +69,7 @@ def run(
 
 
 def off(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """How far, in parts of what is expected's own deviation from its mean; NaN where a number is none."""
+    """Distance, in parts of what is expected's own deviation from its mean; NaN where a number is none."""
     spread = (expected - expected.mean(-1, keepdim=True)).square().mean().sqrt()
     return float((found - expected).square().mean().sqrt() / spread)
 
