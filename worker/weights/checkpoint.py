@@ -47,8 +47,9 @@ class Checkpoint:
                 if name in self._where:
                     raise CheckpointError(f"{name}: is in both {self._where[name].name} and {path.name}")
                 self._where[name], self._infos[name] = path, info
+        of_file = {path.name: path for path in files}
         for name, file in index.items():
-            if name not in self._where or self._where[name].name != file:
+            if self._where.get(name) is not of_file[file]:
                 raise CheckpointError(f"{name}: {INDEX} says it is in {file}, but it is not")
         self._stack = ExitStack()
         self._open: dict[Path, Any] = {}

@@ -120,7 +120,7 @@ def _read_index(path: Path) -> dict[str, str]:
         index = msgspec.convert(content["weight_map"], type=dict[str, str])
     except (OSError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a valid index: {error}") from error
-    outside = [file for file in index.values() if not _is_shard(file)]
+    outside = [file for file in dict.fromkeys(index.values()) if not _is_shard(file)]
     if outside:
         raise CheckpointError(f"{path}: names {outside[0][:80]!r}, which is not a safetensors file of its own folder")
     return index
