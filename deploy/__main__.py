@@ -1,39 +1,50 @@
 """The command `quire`: a sub-command is a module with `DESCRIPTION`, `add_arguments(parser)` and `run(arguments)`."""
 
 import argparse
+import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable
-from types import ModuleType
 
-from quire.deploy.bench import commands as bench
-from quire.deploy.commands import convert, doctor, generate, run_batch, serve, top
 from quire.deploy.flags.arguments import Parser, UsageError
+from quire.deploy.flags.command_parser import CommandParser
 from quire.proto.process import exit_codes
 from quire.proto.process.version import version
 
-COMMANDS: dict[str, tuple[ModuleType, str]] = {
-    "serve": (serve, "start an engine and serve its API"),
-    "generate": (generate, "ask a running server and stream the answer"),
-    "run-batch": (run_batch, "answer a file of requests"),
-    "top": (top, "watch a running server"),
-    "convert": (convert, "make safetensors of pickled weights"),
-    "doctor": (doctor, "show device, versions, kernels, and what would be refused"),
+COMMANDS = {
+    "serve": ("serve", "start an engine and serve its API"),
+    "generate": ("generate", "ask a running server and stream the answer"),
+    "run-batch": ("run_batch", "answer a file of requests"),
+    "top": ("top", "watch a running server"),
+    "convert": ("convert", "make safetensors of pickled weights"),
+    "doctor": ("doctor", "show device, versions, kernels, and what would be refused"),
 }
+"""Modules of `quire.deploy.commands`, and what they do."""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Every subcommand with its flags; `func` of the parsed namespace runs it and returns the exit code."""
     parser: argparse.ArgumentParser = Parser(prog="quire", description="A serving engine for large language models.")
     parser.add_argument("--version", action="version", version=f"quire {version()}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=CommandParser)
     for name, (module, summary) in COMMANDS.items():
-        command = subparsers.add_parser(name, help=summary, description=module.DESCRIPTION)
-        module.add_arguments(command)
-        command.set_defaults(func=module.run)
-    bench_parser = subparsers.add_parser("bench", help="measure", description="Measure an engine or parts of one.")
-    bench.register(bench_parser.add_subparsers(title="benches", metavar="BENCH", required=True))
+        commands.add_parser(name, help=summary, fill=functools.partial(_fill, module))
+    commands.add_parser("bench", help="measure", description="Measure an engine or parts of one.", fill=_fill_bench)
     return parser
+
+
+def _fill(module: str, parser: argparse.ArgumentParser) -> None:
+    command = importlib.import_module(f"quire.deploy.commands.{module}")
+    parser.description = command.DESCRIPTION
+    command.add_arguments(parser)
+    parser.set_defaults(func=command.run)
+
+
+def _fill_bench(parser: argparse.ArgumentParser) -> None:
+    from quire.deploy.bench import commands
+
+    commands.register(parser)
 
 
 def main(

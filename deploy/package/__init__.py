@@ -1,3 +1,3 @@
-"""The package `quire` itself, in which the six folders install."""
+"""The package `quire` itself, in which the six folders install; `__version__` is looked up where it is asked for."""
 
-from quire.proto.process.version import __version__ as __version__
+from quire.proto.process.version import __getattr__ as __getattr__

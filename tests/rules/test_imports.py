@@ -132,6 +132,8 @@ FLOORS = {
 """Upper floors first; a module or room imports its own floor and those below. What is not here has one floor."""
 MOST_MODULES = 15
 IMPORT_BY_NAME = {
+    "quire.deploy.__main__": "imports the module of the sub-command that is asked for: the others would load much",
+    "quire.deploy.bench.commands": "imports the bench that is asked for, likewise",
     "quire.kernels.dispatch": "imports the form of an operation on its first use: Triton is needed only where CUDA is",
     "quire.kernels.gpu.aot.compile": "takes modules of builds from its command line",
     "quire.kernels.gpu.tuning.trial_process": "takes the function that lists its trials from its command line",

@@ -38,6 +38,7 @@ def surface(command: str) -> list[str]:
     """Every flag of a command with its spellings and choices, one line each."""
     commands = next(action for action in build_parser()._actions if action.choices)
     lines = []
+    commands.choices[command].fill()
     for action in commands.choices[command]._actions:
         if action.help == SUPPRESS:
             continue
