@@ -19,6 +19,7 @@ from quire.kernels.gpu import prefill_switch
 from quire.kernels.gpu.tile_table import TileTableError
 from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import tie_to_parent
+from quire.proto.process.process_exit import exit_after
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
@@ -129,4 +130,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    exit_after(lambda: main(sys.argv))

@@ -91,7 +91,7 @@ FLOORS = {
         {"blocks", "events", "prefix", "request_log"},
     ),
     "worker": (
-        {"__main__", "start", "bench", "inspect"},
+        {"__main__", "rank", "start", "bench", "inspect"},
         {"build_media", "build_runner", "calibrate", "library_trial", "loop", "warm_up"},
         {"models", "step"},
         {"layers", "media", "sampling"},

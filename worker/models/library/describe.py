@@ -1,7 +1,4 @@
-"""`python -m quire.worker.models.library.describe FOLDER`: a model by the library's own modules.
-
-Prints one JSON object: the fields of a `LibrarySpec`, or {"field", "message"} of what is refused. No weight is read.
-"""
+"""Description of a model by the library's own modules, a `LibrarySpec`. No weight is read."""
 
 import json
 import sys
@@ -241,13 +238,10 @@ def _linear_names(stored: list[Stored], parts: Parts, head: Any) -> Iterable[str
 
 
 def main(arguments: list[str]) -> int:
+    """Prints one JSON object: the fields of a `LibrarySpec`, or {"field", "message"} of what is refused."""
     try:
         answer: dict[str, Any] = asdict(describe(Path(arguments[1])))
     except ModelError as error:
         answer = {"field": error.field, "message": error.message}
     json.dump(answer, sys.stdout)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

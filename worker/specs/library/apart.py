@@ -23,7 +23,7 @@ def describe_apart(folder: Path) -> LibrarySpec:
 
 @lru_cache(maxsize=4)
 def _describe(folder: str, _changed: int) -> LibrarySpec:
-    command = [sys.executable, "-P", "-m", "quire.worker.models.library.describe", folder]
+    command = [sys.executable, "-P", "-m", "quire.worker.models.describe_apart", folder]
     try:
         done = subprocess.run(command, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:
