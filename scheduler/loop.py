@@ -46,6 +46,8 @@ from quire.scheduler.sender import Sender
 from quire.scheduler.state import events
 
 TICK_SECONDS = 0.05
+IDLE_TICK_SECONDS = 0.25
+"""Time between ticks where no deadline runs: an engine that waits for requests leaves the processor alone."""
 BEAT_SECONDS = 1.0
 COLLECT_SECONDS = 30.0
 """Longest time without a garbage collection under load."""
@@ -106,8 +108,10 @@ class SchedulerLoop:
         self._plan(now)
         instructions += self._receive(self._frontends, self._on_frontend, now)
         if now >= self._next_tick:
-            self._next_tick = now + TICK_SECONDS
+            self._next_tick = now + IDLE_TICK_SECONDS
             instructions += self._tick(now)
+        if not self._core.is_idle:
+            self._next_tick = min(self._next_tick, now + TICK_SECONDS)
         self._plan(now)
         self._sender.execute_all(instructions)
         self._audit(now)

@@ -86,6 +86,11 @@ class Core:
         """Outputs without a terminal event."""
         return self.live_requests.num_live
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing lives that a deadline may end, and no drain waits for its report."""
+        return not self.num_live and not self._drain.is_under_way
+
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take one event. Raises `ResultError` when a result does not fit its plan: the group must be replaced."""
         effects = Effects()

@@ -20,6 +20,11 @@ class DrainProgress:
         self._resubmitted_until = float("inf")
         """Time until which frontends may resubmit what an earlier scheduler had accepted: nothing is drained before."""
 
+    @property
+    def is_under_way(self) -> bool:
+        """It was asked for, and not reported yet."""
+        return self._num_ended is not None
+
     def begin(self, timeout_seconds: float, now: float) -> None:
         self._deadline = now + timeout_seconds
         self._num_ended = 0
