@@ -24,8 +24,10 @@ LENGTHS = (1, 2, 15, 16, 17, 33, 64, 65, 100, 150, 200, 300)
 """Tokens of the prompts, which all begin alike."""
 ENGINES = {
     "prefix cache": (),
-    "no prefix cache, chunks": ("--no-enable-prefix-caching", "--max-num-batched-tokens=48", "--max-num-seqs=16"),
-    "two ranks": ("--tensor-parallel-size=2",),
+    "two ranks, no prefix cache, chunks": (
+        *("--tensor-parallel-size=2", "--no-enable-prefix-caching"),
+        *("--max-num-batched-tokens=48", "--max-num-seqs=16"),
+    ),
 }
 Logits = Callable[[tuple[int, ...]], list[torch.Tensor]]
 

@@ -16,15 +16,16 @@ from tiny_gemma3 import Reference, write_checkpoint
 
 BLOCK = 8 * 4 * 2 * 2 * 16 * 4
 """Bytes of 8 tokens: 4 layers, keys and values, 2 heads of 16, float32."""
+WHOLE = ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching")
 ENGINES = {
-    "whole": ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching"),
-    "chunked": ("--max-num-batched-tokens", "16", "--max-num-seqs", "8", "--block-size", "8"),
     "preempted": (
         *("--kv-cache-memory-bytes", str(24 * BLOCK), "--max-model-len", "160"),
         *("--max-num-seqs", "8", "--max-num-batched-tokens", "20", "--block-size", "8"),
     ),
-    "two_ranks": ("--tensor-parallel-size", "2", "--max-num-batched-tokens", "24", "--max-num-seqs", "8"),
-    "divided": ("--tensor-parallel-size", "2", "--mm-encoder-tp-mode", "weights"),
+    "divided, in chunks": (
+        *("--tensor-parallel-size", "2", "--mm-encoder-tp-mode", "weights"),
+        *("--max-num-batched-tokens", "16", "--max-num-seqs", "8", "--block-size", "8"),
+    ),
 }
 
 
@@ -57,8 +58,10 @@ def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, mod
     engine.stop()
 
 
-def test_openais_door_takes_pictures(serve, model, reference, expected):
-    engine = serve(str(model))
+def test_openais_door_takes_pictures(serve, model, reference, expected, eventually):
+    engine = serve(str(model), *WHOLE)
+    answer_all(engine, expected, False)
+    eventually(engine.idle, 10)
     served = json.load(urllib.request.urlopen(f"http://{engine.http}/v1/models"))["data"][0]["id"]
 
     def ask(**more):

@@ -18,10 +18,12 @@ from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest,
 NUM_TOKENS = 24
 ONE_PAGE = 64 * TEXT["hidden_size"] * 4
 """Bytes of a page of encoder memory, which one tile takes: rows for 64 tokens in float32."""
+WHOLE = ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching")
 ENGINES = {
-    "whole": ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching"),
-    "chunked": ("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--block-size", "8"),
-    "one_tile": ("--mm-encoder-cache-bytes", str(ONE_PAGE), "--max-num-encoder-patches", "16"),
+    "one_tile, in chunks": (
+        *("--mm-encoder-cache-bytes", str(ONE_PAGE), "--max-num-encoder-patches", "16"),
+        *("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--block-size", "8"),
+    ),
     "two_ranks": ("--tensor-parallel-size", "2"),
 }
 ONE, TWO, SIX = picture(TILE, TILE, 0), picture(130, 60, 1), picture(95, 64, 2)
@@ -89,16 +91,21 @@ def answer(engine, name):
 @pytest.mark.parametrize("name", ENGINES)
 def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, model, expected, name, eventually):
     engine = serve(str(model), *ENGINES[name])
-    with ThreadPoolExecutor(len(CHATS)) as pool:
-        for _ in range(2):  # the second time out of the cache
-            answers = dict(zip(CHATS, pool.map(lambda chat: answer(engine, chat), CHATS), strict=True))
-            assert answers == expected
+    answers_alike(engine, expected)
     eventually(engine.idle, 10)
     engine.stop()
 
 
+def answers_alike(engine, expected):
+    with ThreadPoolExecutor(len(CHATS)) as pool:
+        for _ in range(2):  # the second time out of the cache
+            answers = dict(zip(CHATS, pool.map(lambda chat: answer(engine, chat), CHATS), strict=True))
+            assert answers == expected
+
+
 def test_http_takes_a_picture_in_tiles(serve, model, reference, expected):
-    engine = serve(str(model))
+    engine = serve(str(model), *WHOLE)
+    answers_alike(engine, expected)
     num_prompt, tokens = expected["last"]
     parts = [{"type": "text", "text": CHATS["last"][0]}, {"type": "image_url", "image_url": {"url": data_url(SIX)}}]
     body = {

@@ -39,11 +39,8 @@ CHUNKED = ("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--block-siz
 TWO_RANKS = ("--tensor-parallel-size", "2")
 ENGINES = [
     ("mistral3", ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching")),
-    ("mistral3", CHUNKED),
-    ("mistral3", ("--mm-encoder-cache-bytes", str(TWO_PAGES), "--max-num-encoder-patches", "256")),
-    ("mistral3", TWO_RANKS),
-    ("ministral3", CHUNKED),
-    ("ministral3", TWO_RANKS),
+    ("mistral3", (*TWO_RANKS, "--mm-encoder-cache-bytes", str(TWO_PAGES), "--max-num-encoder-patches", "256")),
+    ("ministral3", (*TWO_RANKS, *CHUNKED)),
     ("pixtral", CHUNKED),
 ]
 A, B, C, LARGE = picture(96, 64, 0), picture(150, 70, 1), picture(40, 200, 2), picture(LONGEST, 300, 3)

@@ -15,9 +15,11 @@ import tiny_qwen2_vl
 from test_images import CHATS, NUM_TOKENS, answer
 
 ENGINES = {
-    "chunked": ("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--block-size", "8"),
     "two_ranks": ("--tensor-parallel-size", "2", "--no-enable-prefix-caching"),
-    "two_ranks_share_the_tower": ("--tensor-parallel-size", "2", "--mm-encoder-tp-mode", "weights"),
+    "two_ranks_share_the_tower_in_chunks": (
+        *("--tensor-parallel-size", "2", "--mm-encoder-tp-mode", "weights"),
+        *("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--block-size", "8"),
+    ),
 }
 
 

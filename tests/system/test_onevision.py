@@ -18,11 +18,12 @@ from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest,
 NUM_TOKENS = 24
 TWO_PAGES = 2 * 64 * TEXT["hidden_size"] * 4
 """Bytes of two pages of encoder memory, which the largest image takes: rows for 64 tokens each in float32."""
+WHOLE = ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching")
 ENGINES = {
-    "whole": ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching"),
-    "chunked": ("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--block-size", "8"),
-    "one_image": ("--mm-encoder-cache-bytes", str(TWO_PAGES), "--max-num-encoder-patches", "18"),
-    "two_ranks": ("--tensor-parallel-size", "2"),
+    "one_image, in chunks": (
+        *("--mm-encoder-cache-bytes", str(TWO_PAGES), "--max-num-encoder-patches", "18"),
+        *("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--block-size", "8"),
+    ),
     "divided": ("--tensor-parallel-size", "2", "--mm-encoder-tp-mode", "weights"),
 }
 ONE, WIDE, LARGE = picture(TILE, TILE, 0), picture(130, 40, 1), picture(500, 480, 2)
@@ -93,17 +94,22 @@ def answer(engine, name):
 @pytest.mark.parametrize("name", ENGINES)
 def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, model, expected, name, eventually):
     engine = serve(str(model), *ENGINES[name])
-    with ThreadPoolExecutor(len(CHATS)) as pool:
-        for _ in range(2):  # the second time out of the cache
-            answers = dict(zip(CHATS, pool.map(lambda chat: answer(engine, chat), CHATS), strict=True))
-            assert answers == expected
+    answers_alike(engine, expected)
     eventually(engine.idle, 10)
     engine.stop()
 
 
+def answers_alike(engine, expected):
+    with ThreadPoolExecutor(len(CHATS)) as pool:
+        for _ in range(2):  # the second time out of the cache
+            answers = dict(zip(CHATS, pool.map(lambda chat: answer(engine, chat), CHATS), strict=True))
+            assert answers == expected
+
+
 def test_http_takes_a_picture_as_a_grid_of_tiles(serve, model, reference, expected):
     """As text alone, too, which the template shows of parts only."""
-    engine = serve(str(model))
+    engine = serve(str(model), *WHOLE)
+    answers_alike(engine, expected)
     served = json.load(urllib.request.urlopen(f"http://{engine.http}/v1/models"))["data"][0]["id"]
     for name, picture_of in (("large", LARGE), ("text", None)):
         num_prompt, tokens = expected[name]

@@ -1,5 +1,6 @@
 """Models of experts under `quire serve` on CPUs, as tapes and call by call: the tokens of transformers."""
 
+import functools
 import json
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -17,20 +18,19 @@ MODELS = {
 }
 NUM_TOKENS, TAPED = 24, "one tape of"
 WAYS = {
-    "taped": ("--num-threads=1",),
-    "taped, two threads": ("--num-threads=2",),
-    "taped on two ranks": ("--num-threads=1", "--tensor-parallel-size=2"),
-    "dealt to two ranks": ("--num-threads=1", "--tensor-parallel-size=2", "--enable-expert-parallel"),
-    "call by call": ("--enforce-eager",),
+    "taped": ("OlmoeForCausalLM", ("--num-threads=1",)),
+    "taped, two threads": ("Qwen3MoeForCausalLM", ("--num-threads=2",)),
+    "taped on two ranks": ("OlmoeForCausalLM", ("--num-threads=1", "--tensor-parallel-size=2")),
+    "dealt to two ranks": (
+        "Qwen3MoeForCausalLM",
+        ("--num-threads=1", "--tensor-parallel-size=2", "--enable-expert-parallel"),
+    ),
+    "call by call": ("Qwen3MoeForCausalLM", ("--enforce-eager",)),
 }
+"""A model and flags: each way once, and both models as tapes of one rank and of two."""
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def folder(request, tiny_checkpoint):
-    return tiny_checkpoint(request.param, hidden_size=64, **MODELS[request.param])
-
-
-@pytest.fixture(scope="module")
+@functools.cache
 def expected(folder):
     """Prompts, and what transformers makes of each."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -46,9 +46,12 @@ def expected(folder):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_experts_give_the_tokens_of_transformers_through_real_processes(way, serve, folder, expected, eventually):
+def test_experts_give_the_tokens_of_transformers_through_real_processes(way, serve, tiny_checkpoint, eventually):
+    architecture, asked_for = WAYS[way]
+    traits = MODELS[architecture]
+    folder = tiny_checkpoint(architecture, hidden_size=64, **traits)
     flags = ("--dtype=float32", "--max-num-batched-tokens=24", "--max-num-seqs=4", "--max-model-len=96")
-    engine = serve(str(folder), *flags, *WAYS[way])
+    engine = serve(str(folder), *flags, *asked_for)
     assert (TAPED in engine.log) == (way != "call by call")
 
     def made(prompt):
@@ -56,9 +59,8 @@ def test_experts_give_the_tokens_of_transformers_through_real_processes(way, ser
         (output,) = engine.client.generate(asked).outputs
         return list(output.token_ids)
 
-    prompts, tokens = zip(*expected, strict=True)
+    prompts, tokens = zip(*expected(folder), strict=True)
     config = json.loads((folder / "config.json").read_text())
-    (traits,) = (MODELS[name] for name in config["architectures"])
     num_run = sum(len(prompt) + NUM_TOKENS - 1 for prompt in prompts)  # nothing follows the last token
     num_sent = num_run * config["num_experts_per_tok"] * config["num_hidden_layers"]
     with ThreadPoolExecutor(len(prompts)) as pool:
