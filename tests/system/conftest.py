@@ -204,57 +204,90 @@ def serve() -> Iterator[Callable[..., Engine]]:
         yield start
 
 
-@pytest.fixture(scope="session")
-def shared() -> Iterator[Callable[..., Engine]]:
-    """`shared(*flags)`: one engine for all modules that only ask it. None of its processes may die of a question."""
-    engines: dict[tuple[str, ...], tuple[Engine, list[int]]] = {}
+class Shared(contextlib.ExitStack):
+    """Engines for all modules that only ask them, by their flags, until it is closed."""
 
-    def processes(engine: Engine) -> list[int]:
+    def __init__(self) -> None:
+        super().__init__()
+        self._engines: dict[tuple[str, ...], tuple[Engine, list[int]]] = {}
+
+    def __call__(self, *flags: str) -> Engine:
+        if not self._engines:
+            self._start = self.enter_context(started())
+        if flags not in self._engines:
+            engine = self._start(*flags)
+            self._engines[flags] = engine, self._processes(engine)
+        engine, pids = self._engines[flags]
+        assert self._processes(engine) == pids, f"a module before this one killed what it shares:\n{engine.log}"
+        return engine
+
+    def _processes(self, engine: Engine) -> list[int]:
         """Not the children of frontends, which come and go."""
         ours = re.compile(r"-m quire\.(scheduler|worker|frontend) ")
         return sorted(pid for pid, command in descendants(engine.process.pid) if ours.search(command))
 
-    def share(*flags: str) -> Engine:
-        if flags not in engines:
-            engine = start(*flags)
-            engines[flags] = engine, processes(engine)
-        engine, pids = engines[flags]
-        assert processes(engine) == pids, f"a module before this one killed what it shares:\n{engine.log}"
-        return engine
+    def close(self) -> None:
+        for flags in self._engines:
+            self(*flags)
+        self._engines.clear()
+        super().close()
 
-    with started() as start:
-        yield share
-        for flags in engines:
-            share(*flags)
+
+SHARED = Shared()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """What is shared ends with this folder's tests: those of others, for half an hour, need the cores."""
+    yield
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        SHARED.close()
 
 
 @pytest.fixture(scope="session")
+def shared() -> Callable[..., Engine]:
+    """`shared(*flags)`: one engine for all modules that only ask it. None of its processes may die of a question."""
+    return SHARED
+
+
+@pytest.fixture(scope="module")
 def shared_engine(shared: Callable[..., Engine]) -> Engine:
     """The embedded model behind two frontends."""
     return shared("--frontends", "2")
 
 
 @pytest.fixture(scope="session")
-def locked_engine(shared: Callable[..., Engine], tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """The embedded model behind the keys of `said`."""
+def key_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Flags that name files with the keys of `said`."""
     from said import ADMIN, KEY
 
     folder = tmp_path_factory.mktemp("keys")
     for name, key in (("keys", KEY), ("admins", ADMIN)):
         (folder / name).write_text(f"{key}\n")
-    return shared("--api-key-file", str(folder / "keys"), "--admin-key-file", str(folder / "admins"))
+    return "--api-key-file", str(folder / "keys"), "--admin-key-file", str(folder / "admins")
+
+
+@pytest.fixture(scope="module")
+def locked_engine(shared: Callable[..., Engine], key_files: tuple[str, ...]) -> Engine:
+    """The embedded model behind the keys of `said`."""
+    return shared(*key_files)
 
 
 @pytest.fixture(scope="session")
-def vision_engine(shared: Callable[..., Engine], tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """A tiny random model that reads images."""
+def vision_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from tiny_qwen3_vl import write_checkpoint
 
-    return shared(str(write_checkpoint(tmp_path_factory.mktemp("vision"))))
+    return write_checkpoint(tmp_path_factory.mktemp("vision"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
+def vision_engine(shared: Callable[..., Engine], vision_folder: Path) -> Engine:
+    """A tiny random model that reads images."""
+    return shared(str(vision_folder))
+
+
+@pytest.fixture(scope="module")
 def embedding_engine(shared: Callable[..., Engine]) -> Engine:
     """Real weights that make vectors."""
     return shared(*MINILM)

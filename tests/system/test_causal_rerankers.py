@@ -44,7 +44,7 @@ def write(folder):
 
 
 @pytest.fixture(scope="module", params=["--chat-template", "its own", "none"])
-def served(request, shared, tmp_path_factory):
+def served(request, serve, tmp_path_factory):
     """(engine, folder, how a pair's text is made)"""
     folder = tmp_path_factory.mktemp("causal_reranker")
     write(folder)
@@ -63,7 +63,7 @@ def served(request, shared, tmp_path_factory):
             messages.insert(0, {"role": "system", "content": instruction})
         return jinja2.Template(TEMPLATE).render(messages=messages)
 
-    engine = shared(str(folder), "--served-model-name", "reranker", "--hf_overrides", OVERRIDES, *flags)
+    engine = serve(str(folder), "--served-model-name", "reranker", "--hf_overrides", OVERRIDES, *flags)
     return engine, folder, text, request.param
 
 

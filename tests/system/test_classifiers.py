@@ -25,13 +25,13 @@ def sigmoid(numbers):
 
 
 @pytest.fixture(scope="module", params=["single", "multi", "decoder"])
-def served(request, shared, tmp_path_factory):
+def served(request, serve, tmp_path_factory):
     """(engine, folder, activation)"""
     folder = tmp_path_factory.mktemp("classifier")
     architecture = "Qwen3ForSequenceClassification" if request.param == "decoder" else "BertForSequenceClassification"
     fields = {"problem_type": "multi_label_classification"} if request.param == "multi" else {}
     write(folder, architecture, id2label=LABELS, **fields)
-    engine = shared(str(folder), "--served-model-name", "classifier", "--kv-cache-memory-bytes", "8MiB")
+    engine = serve(str(folder), "--served-model-name", "classifier", "--kv-cache-memory-bytes", "8MiB")
     return engine, folder, sigmoid if request.param == "multi" else softmax
 
 

@@ -15,11 +15,11 @@ DOCUMENTS = ["a dog ran home", "the cat sat on the mats?", "", "pages, blocks; c
 
 
 @pytest.fixture(scope="module", params=["BertForSequenceClassification", "XLMRobertaForSequenceClassification"])
-def served(request, shared, tmp_path_factory):
+def served(request, serve, tmp_path_factory):
     """(engine, folder) of each kind."""
     folder = tmp_path_factory.mktemp("reranker")
     write(folder, request.param, num_labels=1)
-    return shared(str(folder), "--served-model-name", "reranker"), folder
+    return serve(str(folder), "--served-model-name", "reranker"), folder
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,11 @@ LABELS = {0: "O", 1: "B-PER", 2: "I-PER"}
 
 
 @pytest.fixture(scope="module", params=["BertForTokenClassification", "Qwen3ForTokenClassification"])
-def served(request, shared, tmp_path_factory):
+def served(request, serve, tmp_path_factory):
     """(engine, folder); the decoder's prompts come in chunks of at most 16 tokens."""
     folder = write(tmp_path_factory.mktemp("tokens"), request.param, id2label=LABELS)
     chunks = ("--max-num-batched-tokens", "16", "--max-num-seqs", "8", "--kv-cache-memory-bytes", "8MiB")
-    return shared(str(folder), *(chunks if request.param.startswith("Qwen") else ())), folder
+    return serve(str(folder), *(chunks if request.param.startswith("Qwen") else ())), folder
 
 
 @pytest.fixture(scope="module")

@@ -54,14 +54,20 @@ def scripted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def scripted(shared, scripted_model, tmp_path_factory) -> ScriptedEngine:
+def script_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of what the engine says."""
+    file = tmp_path_factory.mktemp("script") / "script.json"
+    file.write_text("[]")
+    return file
+
+
+@pytest.fixture(scope="module")
+def scripted(shared, scripted_model, script_file) -> ScriptedEngine:
     """The engine; its model is called `scripted`, and as models whose tools an agent knows."""
-    script = tmp_path_factory.mktemp("script") / "script.json"
-    script.write_text("[]")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(HERE / "scripted"), prepend=os.pathsep)
-        patch.setenv("TEST_SCRIPT", str(script))
+        patch.setenv("TEST_SCRIPT", str(script_file))
         names = ("--served-model-name", "scripted", "gpt-5.5", "gpt-6.1-sol")
         flags = ("--load-format=dummy", *names, "--max-num-batched-tokens=16K")
         engine = shared(str(scripted_model), *flags)
-    return ScriptedEngine(engine, script)
+    return ScriptedEngine(engine, script_file)
