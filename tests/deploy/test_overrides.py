@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.deploy.__main__ import main
-from quire.deploy.flags.arguments import UsageError
+from quire.deploy.__main__ import build_parser, main
+from quire.deploy.flags.arguments import UsageError, gather
 from quire.deploy.model_path import resolve
 from quire.deploy.overrides import merged, origin
 from quire.deploy.supervisor.rundir import RunDir
@@ -113,15 +113,21 @@ def test_a_config_that_does_not_read_is_refused(model: Path, tmp_path: Path) -> 
         resolve(str(model), "auto", tmp_path, overrides='{"a": 1}')
 
 
+@pytest.mark.parametrize("command", ["serve", "doctor"])
 @pytest.mark.parametrize("flag", ["--hf-overrides", "--hf_overrides", "--json-model-override-args"])
-def test_the_doctor_judges_by_the_fields(flag: str, tiny_checkpoint, capsys) -> None:
+def test_other_spellings_mean_the_same(flag: str, command: str) -> None:
+    fields = '{"max_position_embeddings": 77}'
+    assert gather(build_parser().parse_args([command, "m", flag, fields]))[1].hf_overrides == fields
+
+
+def test_the_doctor_judges_by_the_fields(tiny_checkpoint, capsys) -> None:
     folder = tiny_checkpoint()
-    assert main(["doctor", str(folder), "--device", "cpu", flag, '{"max_position_embeddings": 77}']) == 0
+    assert main(["doctor", str(folder), "--device", "cpu", "--hf-overrides", '{"max_position_embeddings": 77}']) == 0
     out = capsys.readouterr().out
     assert str(folder) in out
     assert "context length" in out
     assert " 77" in out.partition("context length")[2].splitlines()[0]
-    assert main(["doctor", str(folder), "--device", "cpu", flag, '{"architectures": ["Weird"]}']) == 1
+    assert main(["doctor", str(folder), "--device", "cpu", "--hf-overrides", '{"architectures": ["Weird"]}']) == 1
     assert "'Weird'" in capsys.readouterr().out
 
 

@@ -5,11 +5,28 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from quire.deploy.__main__ import main
+
 SHARD = "model.safetensors"
+
+
+@pytest.fixture
+def called(capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs one `quire` command in this process: for what is refused before any other starts."""
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        try:
+            code = main(list(arguments))
+        except SystemExit as end:  # of the parser of the command line
+            code = end.code
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -58,13 +75,13 @@ def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
     ],
 )
 def test_what_config_json_alone_decides_is_refused_before_any_process_starts(
-    quire, tiny_checkpoint, tmp_path, flags, changes, said
+    called, tiny_checkpoint, tmp_path, flags, changes, said
 ):
     """On standard error a sentence for each reason, on standard output nothing but the model's name."""
     shutil.copytree(tiny_checkpoint(), tmp_path / "model")
     config = tmp_path / "model" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | changes))
-    made = quire("serve", str(tmp_path / "model"), "--grpc-port=0", "--http-port=0", *flags)
+    made = called("serve", str(tmp_path / "model"), "--grpc-port=0", "--http-port=0", *flags)
     assert made.returncode == 2, made.stdout + made.stderr
     lines = made.stderr.splitlines()
     assert lines[0].startswith("quire: error: ")
@@ -97,7 +114,7 @@ YAML = "{0}/serve.yaml"
         (["--http-port", "{2}", "--grpc-port", "{2}"], "--http-port {2}: is --grpc-port, too; name another"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence_on_one_screen(quire, tmp_path, words, said):
+def test_a_mistake_is_told_in_one_sentence_on_one_screen(called, tmp_path, words, said):
     (tmp_path / "model.gguf").touch()
     (tmp_path / "serve.yaml").write_text("max-num-sequences: 7\n")
     with socket.socket() as taken, socket.socket() as free:
@@ -106,7 +123,7 @@ def test_a_mistake_is_told_in_one_sentence_on_one_screen(quire, tmp_path, words,
         free.bind(("127.0.0.1", 0))
         names = tmp_path, taken.getsockname()[1], free.getsockname()[1]
         free.close()
-        made = quire("serve", *(word.format(*names) for word in words))
+        made = called("serve", *(word.format(*names) for word in words))
     assert made.returncode == 2, made.stdout + made.stderr
     assert made.stderr.startswith("quire: error: ")
     assert said.format(*names) in made.stderr
@@ -125,8 +142,8 @@ def test_a_full_disk_is_refused_before_any_process_starts(tiny_checkpoint, tmp_p
     assert made.stderr == f"quire: error: --run-dir {tmp_path}/r: {name} cannot be written: File too large; {remedy}\n"
 
 
-def test_the_configuration_is_printed_when_asked_for_and_kept_in_the_run_directory(quire, tiny_checkpoint, tmp_path):
-    made = quire("serve", str(tiny_checkpoint()), "--print-config", "--max-num-seqs=7")
+def test_the_configuration_is_printed_when_asked_for(called, tiny_checkpoint):
+    made = called("serve", str(tiny_checkpoint()), "--print-config", "--max-num-seqs=7")
     assert made.returncode == 0, made.stderr
     assert "  max_num_seqs: 7\n" in made.stdout
     assert "starting" not in made.stdout

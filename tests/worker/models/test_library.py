@@ -168,8 +168,16 @@ def test_what_the_library_cannot_do_with_us_is_refused_by_name(changes, message,
     (tmp_path / "config.json").write_text(json.dumps(stated | {"dtype": "float32"} | changes))
     with pytest.raises(ModelError, match=message):
         read_spec(tmp_path, impl="transformers", describe=describe)
-    with pytest.raises(ModelError, match=message):
+
+
+def test_another_process_refuses_it_alike(made, tmp_path):
+    folder = made("ArceeForCausalLM", MODELS["ArceeForCausalLM"])
+    stated = json.loads((folder / "config.json").read_text())
+    changes = {"architectures": ["BloomForCausalLM"], "model_type": "bloom", "dtype": "float32"}
+    (tmp_path / "config.json").write_text(json.dumps(stated | changes))
+    with pytest.raises(ModelError, match="has no interface for attention of others") as refused:
         describe_apart(tmp_path)
+    assert refused.value.field == "architectures"
 
 
 def test_a_release_of_the_library_that_the_tests_did_not_run_is_refused():
