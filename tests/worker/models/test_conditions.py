@@ -37,8 +37,8 @@ ENGINES = {
     "two ranks": (2, {}),
     "two ranks, experts dealt": (2, {"enable_expert_parallel": True}),
 }
-A_FEW = 4
-"""Conditions of each model in `make test`."""
+A_FEW, STRIDE = 2, 3
+"""Conditions of each model in `make test`, and between the first of a model and of the next."""
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,19 @@ def test_every_architecture_that_generates_is_among_them():
     assert generating == {architecture for architecture, *_ in MODELS.values()}
 
 
+def few(name):
+    chosen, first = pairwise(), STRIDE * list(MODELS).index(name)
+    return [chosen[(first + place) % len(chosen)] for place in range(A_FEW)]
+
+
+def test_the_models_together_see_every_condition_that_pairs_need():
+    assert {one for name in MODELS for one in few(name)} == set(pairwise())
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_few_conditions_give_the_tokens_of_transformers(name, work, tiny_checkpoint, reference, tmp_path):
     folder, meant = folders(name, tiny_checkpoint, tmp_path)
-    chosen, first = pairwise(), A_FEW * list(MODELS).index(name)
-    few = [chosen[(first + place) % len(chosen)] for place in range(A_FEW)]
-    assert conditions.run(with_expected(work, reference, meant), few, str(folder), Groups) == []
+    assert conditions.run(with_expected(work, reference, meant), few(name), str(folder), Groups) == []
 
 
 @pytest.mark.product
