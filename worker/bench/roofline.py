@@ -19,6 +19,7 @@ from quire.kernels.linear.linear import linear
 from quire.kernels.linear.linear_int8 import linear_int8
 from quire.kernels.linear.linear_int8 import pack as pack_int8
 from quire.kernels.linear.pack import pack
+from quire.proto.process.process_exit import exit_after
 
 IN_FEATURES = 1024
 OUT_FEATURES = 2816
@@ -201,4 +202,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    exit_after(lambda: main(sys.argv))  # taking torch apart takes half a second
