@@ -132,7 +132,7 @@ def f8_of_pairs(
     elif rounds:
         x, row_scale = quantize_pairs_f8(x, matrices, where, rows_for, joined)
         rows_for = 0
-    tiles = tiles_of(num_pairs, where.count, matrices.inputs, matrices.outputs, x.dtype)
+    tiles = tiles_of(num_pairs, where.experts, matrices.inputs, matrices.outputs, x.dtype)
     coded_f8_kernel[(triton.cdiv(matrices.outputs, tiles["block_o"]), where.num_tiles(tiles["tokens"]))](
         x,
         row_scale,
@@ -148,8 +148,8 @@ def f8_of_pairs(
         int(by_pair),
         matrices.inputs,
         matrices.outputs,
-        EXPERTS=where.count,
-        EXPERTS_BLOCK=triton.next_power_of_2(where.count),
+        EXPERTS=where.experts,
+        EXPERTS_BLOCK=triton.next_power_of_2(where.experts),
         **launch_options(tiles),
     )
     return out
@@ -175,8 +175,8 @@ def quantize_pairs_f8(
         scales,
         where.first,
         per_row,
-        EXPERTS=where.count,
-        EXPERTS_BLOCK=triton.next_power_of_2(where.count),
+        EXPERTS=where.experts,
+        EXPERTS_BLOCK=triton.next_power_of_2(where.experts),
         D=size,
         BLOCK=block,
         KIND=gate,

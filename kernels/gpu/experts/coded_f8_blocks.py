@@ -100,7 +100,7 @@ def f8_blocks_of_pairs(
     x, joined = gated_before(x, gate, joins=rounds)
     if rounds:
         x, row_scale, _ = quantize_f8_blocks(x, gate=joined)
-    tiles = tiles_of(num_pairs, where.count, matrices.inputs, matrices.outputs, x.dtype)
+    tiles = tiles_of(num_pairs, where.experts, matrices.inputs, matrices.outputs, x.dtype)
     grid = (triton.cdiv(matrices.outputs, tiles["block_o"]), where.num_tiles(tiles["tokens"]))
     coded_f8_blocks_kernel[grid](
         x,
@@ -118,8 +118,8 @@ def f8_blocks_of_pairs(
         int(by_pair),
         matrices.inputs,
         matrices.outputs,
-        EXPERTS=where.count,
-        EXPERTS_BLOCK=triton.next_power_of_2(where.count),
+        EXPERTS=where.experts,
+        EXPERTS_BLOCK=triton.next_power_of_2(where.experts),
         SIDE=SIDE,
         **launch_options(tiles),
     )

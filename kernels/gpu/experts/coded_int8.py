@@ -87,7 +87,7 @@ def int8_of_pairs(
     out = x.new_empty((num_pairs, matrices.outputs))
     x, joined = gated_before(x, gate, joins=True)
     integers, row_scale, _ = quantize_int8(x, gate=joined)
-    tiles = tiles_of(num_pairs, where.count, matrices.inputs, matrices.outputs, integers.dtype)
+    tiles = tiles_of(num_pairs, where.experts, matrices.inputs, matrices.outputs, integers.dtype)
     grid = (triton.cdiv(matrices.outputs, tiles["block_o"]), where.num_tiles(tiles["tokens"]))
     coded_int8_kernel[grid](
         integers,
@@ -104,8 +104,8 @@ def int8_of_pairs(
         int(by_pair),
         matrices.inputs,
         matrices.outputs,
-        EXPERTS=where.count,
-        EXPERTS_BLOCK=triton.next_power_of_2(where.count),
+        EXPERTS=where.experts,
+        EXPERTS_BLOCK=triton.next_power_of_2(where.experts),
         **launch_options(tiles),
     )
     return out

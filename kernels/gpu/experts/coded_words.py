@@ -100,7 +100,7 @@ def group_words_of_pairs(
     one, inputs, outputs = matrices.each[0], matrices.inputs, matrices.outputs
     num_pairs = where.pairs.numel()
     out = x.new_empty((num_pairs, outputs))
-    tiles = word_tiles(num_pairs, where.count, x.dtype, superblocks=one.scale.dtype == torch.int8)
+    tiles = word_tiles(num_pairs, where.experts, x.dtype, superblocks=one.scale.dtype == torch.int8)
     # a type of 8-bit floats is not known on every chip
     scale = one.scale.view(torch.uint8) if matrices.table == "e2m1" else one.scale
     coded_words_kernel[(triton.cdiv(outputs, tiles["block_o"]), where.num_tiles(tiles["rows"]))](
@@ -121,8 +121,8 @@ def group_words_of_pairs(
         outputs,
         triton.cdiv(inputs, tile_inputs(matrices.bits)),
         **slices_of(inputs, one.scale.shape[0], matrices.bits),
-        EXPERTS=where.count,
-        EXPERTS_BLOCK=triton.next_power_of_2(where.count),
+        EXPERTS=where.experts,
+        EXPERTS_BLOCK=triton.next_power_of_2(where.experts),
         BITS=matrices.bits,
         TABLE=matrices.table,
         ROWS=tiles["rows"],

@@ -19,13 +19,13 @@ class Sent(NamedTuple):
     """int32 [E + 1]: where each expert's pairs begin among the sorted. None: each pair is a tile, at its own place."""
     first: int
     """Number of the first of the experts that are here."""
-    count: int
+    experts: int
     """E, how many are here."""
 
     def num_tiles(self, rows: int) -> int:
         """Tiles of so many rows that are launched for these pairs."""
         num_pairs = self.pairs.numel()
-        return num_pairs if self.starts is None else most_tiles(num_pairs, self.count, rows)
+        return num_pairs if self.starts is None else most_tiles(num_pairs, self.experts, rows)
 
 
 def sent(ids: torch.Tensor, first: int, count: int) -> Sent:

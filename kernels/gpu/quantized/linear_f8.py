@@ -86,7 +86,7 @@ def normed(
     return add_rms_norm(x, residual, norm_weight, eps)
 
 
-def are_rounded(x: torch.Tensor, activations: Activations) -> bool:
+def are_rounded(x: torch.Tensor, activations: str) -> bool:
     """True where x becomes codes before it is multiplied."""
     return activations != "none" and has_eight_bits(chip_of(x.device).capability)
 
