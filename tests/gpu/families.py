@@ -18,16 +18,22 @@ PLAIN = (
 """Their layers are those of a Llama, but for sizes, biases, windows, norms of heads and what the host computes."""
 BACKEND = ("ArceeForCausalLM", "GPT2LMHeadModel", "CwmForCausalLM", "GraniteMoeForCausalLM", "DeepseekV3ForCausalLM")
 """Modules of transformers: a kin of Llama, learned positions, windows, experts, latents. Of `library_models`."""
+QWEN3_MOE = (
+    "Qwen3MoeForCausalLM",
+    {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "head_dim": 32, "norm_topk_prob": True},
+)
 FEW = ("gemma 4: fewer keys, which are values, and a bias", "experts of mixtral", "backend, Llama")
 """Enough to see that the scripts run."""
 
 
 class Family(NamedTuple):
     name: str
-    write: Callable[[Path], object]
-    """Random weights in float32."""
+    write: Callable[[Path], Path]
+    """Random weights, in a folder; where the model lies in it."""
     options: Mapping[str, Any] = MappingProxyType({})
     """Of the worker."""
+    exact: bool = True
+    """Weights are those of transformers; else they are quantized, and numbers have 16 bits."""
 
 
 def dense(few: bool) -> Sequence[Family]:
@@ -39,7 +45,12 @@ def dense(few: bool) -> Sequence[Family]:
 def routed(few: bool) -> Sequence[Family]:
     from expert_models import MODELS
 
-    return _picked([_ours(f"experts of {name}", *model) for name, model in MODELS.items()], few)
+    quantized = [
+        Family("experts in 4 bits at load", partial(_write, *QWEN3_MOE), {"quantization": "int4"}, exact=False),
+        Family("experts in MXFP4, as gpt-oss is published", _publish_gpt_oss, exact=False),
+        Family("experts in blocks of 8-bit floats", _pack_in_blocks, exact=False),
+    ]
+    return _picked([*(_ours(f"experts of {name}", *model) for name, model in MODELS.items()), *quantized], few)
 
 
 def of_library(few: bool) -> Sequence[Family]:
@@ -63,13 +74,30 @@ def _ours(name: str, architecture: str, config: dict[str, Any]) -> Family:
     return Family(name, partial(_write, architecture, config))
 
 
-def _write(architecture: str, config: dict[str, Any], folder: Path) -> None:
+def _write(architecture: str, config: dict[str, Any], folder: Path) -> Path:
     from tiny_models import write_model
 
     write_model(folder, architecture, "float32", 0, "1GB", config)
+    return folder
 
 
-def _write_library(architecture: str, config: dict[str, Any], folder: Path) -> None:
+def _write_library(architecture: str, config: dict[str, Any], folder: Path) -> Path:
     import library_models
 
     library_models.write(folder, architecture, config)
+    return folder
+
+
+def _publish_gpt_oss(folder: Path) -> Path:
+    from packed_experts import MODELS
+
+    architecture, config, publish = MODELS["gpt-oss: as published, in MXFP4"]
+    stored, _ = publish(_write(architecture, config, folder / "dense"), folder)
+    return Path(stored)
+
+
+def _pack_in_blocks(folder: Path) -> Path:
+    from packed_experts import pack_matrices
+
+    stored, _ = pack_matrices(_write(*QWEN3_MOE, folder / "dense"), folder, "fp8")
+    return Path(stored)
