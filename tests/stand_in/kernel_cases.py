@@ -56,6 +56,7 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
         yield "linear", _linear
         yield "groups", _groups
         yield "experts", _experts
+        yield "experts in words", expert_cases.words
     yield "linear f8", _linear_f8
     yield "linear f8 blocks", _linear_f8_blocks
     yield "linear int8", _linear_int8
