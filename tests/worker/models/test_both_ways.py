@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from quire.worker.models.library.both_ways import TILE, attend_both_ways
+from quire.worker.models.library.attention import TILE, attend_both_ways
 
 
 @pytest.mark.parametrize("window", [1, 5, TILE, 3 * TILE])

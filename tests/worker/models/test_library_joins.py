@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import silu
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from quire.worker.models.build import describe
+from quire.worker.models.library.attention import NAME
 from quire.worker.models.library.joined import Turns
+from quire.worker.models.library.joins import joins
 from quire.worker.models.library.modules import Parts
-from quire.worker.models.library.reads import Reads, joins
+from quire.worker.models.library.reads import Reads
 from quire.worker.models.library.trace import run_flat, unweighted
 from quire.worker.specs.library.spec import LibraryLinear
 from quire.worker.specs.registry import read_spec
@@ -27,23 +31,28 @@ GATED = ("gate_proj", "up_proj"), "silu"
 
 
 @pytest.mark.parametrize(
-    ("architecture", "expected"),
+    ("architecture", "expected", "attends"),
     [
-        ("HeliumForCausalLM", {QKV, GATED}),
-        ("ArceeForCausalLM", {QKV}),
-        ("BitNetForCausalLM", {QKV, (GATED[0], None)}),
-        ("DeepseekV3ForCausalLM", {(("q_a_proj", "kv_a_proj_with_mqa"), None), GATED}),
-        ("VaultGemmaForCausalLM", {QKV, (GATED[0], "gelu_tanh")}),
-        ("GPTNeoXForCausalLM", set()),
+        ("ArceeForCausalLM", {QKV}, True),
+        ("CwmForCausalLM", {QKV, GATED}, True),
+        ("GemmaForCausalLM", {QKV, (GATED[0], "gelu_tanh")}, True),
+        ("HeliumForCausalLM", {QKV, GATED}, False),
+        ("HunYuanDenseV1ForCausalLM", {QKV, GATED}, False),
+        ("BitNetForCausalLM", {QKV, (GATED[0], None)}, False),
+        ("VaultGemmaForCausalLM", {QKV, (GATED[0], "gelu_tanh")}, False),
+        ("DeepseekV3ForCausalLM", {(("q_a_proj", "kv_a_proj_with_mqa"), None), GATED}, False),
+        ("GPTNeoXForCausalLM", set(), False),
     ],
 )
-def test_projections_of_the_librarys_blocks_are_joined(architecture, expected, tmp_path):
-    """BitNet has a norm behind its gate, which stays the library's; GPT-NeoX stores its projections as one."""
+def test_projections_of_the_librarys_blocks_are_joined(architecture, expected, attends, tmp_path):
+    """Helium turns pairs that lie beside each other, Hunyuan has norms behind the rotation, BitNet behind its gate and
+    its attention, VaultGemma a cap of scores, and GPT-NeoX stores its projections as one."""
     stated = {"architectures": [architecture], "dtype": "float32", **MODELS[architecture]}
     (tmp_path / "config.json").write_text(json.dumps(stated))
     spec = read_spec(tmp_path, impl="transformers", describe=describe)
     assert {(join.names, join.gate) for join in spec.joins} == expected
     assert len(spec.joins) == 3 * len(expected)
+    assert [join.attends for join in spec.joins if join.names == QKV[0]] == [attends] * 3 * (QKV in expected)
     assert all(path in spec.linears for join in spec.joins for path in join.paths.values())
 
 
@@ -82,16 +91,16 @@ def written_behind(block, x):
     return active * up
 
 
-def found(mix):
-    """Names and gates of what is joined in a block."""
+def found(kind, *fields):
+    """The joined layers of a trunk."""
     with torch.device("meta"):
-        trunk = Trunk(mix)
+        trunk = kind(*fields)
     parts, reads = Parts(trunk, trunk, ""), Reads()
     with reads:
-        run_flat(parts, unweighted)
-    names = [f"block.{name}" for name in ("first", "second", "last")]
+        run_flat(parts, reads.attending(unweighted))
+    names = [name for name, module in trunk.named_modules() if isinstance(module, nn.Linear)]
     layer = LibraryLinear(outputs=8, inputs=8, bias=False, dealt="")
-    return [(join.names, join.gate) for join in joins(parts, reads, dict.fromkeys(names, layer))]
+    return joins(parts, reads, dict.fromkeys(names, layer))
 
 
 PAIR = ("first", "second")
@@ -115,7 +124,63 @@ PAIR = ("first", "second")
 )
 def test_what_reads_something_else_or_needs_whole_rows_stays_apart(mix, expected):
     """A gate is ours only where the block is nothing else, with the gate's layer first."""
-    assert found(mix) == expected
+    assert [(join.names, join.gate) for join in found(Trunk, mix)] == expected
+
+
+class Attention(nn.Module):
+    """The library's attention, with a place for something else in it."""
+
+    head_dim, scaling = 4, 0.5
+
+    def __init__(self, change, keywords):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8, bias=False) for _ in range(4))
+        self.change, self.keywords = change, {"scaling": self.scaling, **keywords}
+
+    def forward(self, hidden_states, position_embeddings):
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+        query, key, value = (one(hidden_states).view(shape).transpose(1, 2) for one in (self.q, self.k, self.v))
+        cos, sin = position_embeddings
+        rotated = apply_rotary_pos_emb(query, key, cos, sin)
+        attend = ALL_ATTENTION_FUNCTIONS[NAME]
+        mixed, weights = attend(self, *self.change(*rotated, value), None, **self.keywords)
+        return self.o(mixed.reshape(*shape[:2], -1).contiguous()), weights
+
+
+class Rotated(nn.Module):
+    def __init__(self, change, keywords, double):
+        super().__init__()
+        self.embedding, self.attention = nn.Embedding(4, 8), Attention(change, keywords)
+        self.double = double
+
+    def forward(self, input_ids, position_ids, use_cache):
+        angles = self.double(position_ids[..., None].float() * torch.ones(2, device="meta"))
+        x = self.embedding(input_ids)
+        return self.attention(hidden_states=x, position_embeddings=(angles.cos() * 1.5, angles.sin() * 1.5))
+
+
+def doubled(angles):
+    return torch.cat((angles, angles), dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "keywords", "double", "expected"),
+    [
+        (lambda *heads: heads, {}, doubled, True),
+        (lambda *heads: heads, {"softcap": None, "dropout": 0.0}, doubled, True),
+        (lambda *heads: heads, {"softcap": 30.0}, doubled, False),
+        (lambda *heads: heads, {"scaling": 0.25}, doubled, False),
+        (lambda *heads: heads, {"sliding_window": 8}, doubled, False),
+        (lambda query, key, value: (query * 2, key, value), {}, doubled, False),
+        (lambda query, key, value: (key, query, value), {}, doubled, False),
+        (lambda query, key, value: (query, key.add_(1), value), {}, doubled, False),
+        (lambda *heads: heads, {}, lambda angles: torch.cat((angles, angles * 2), dim=-1), False),
+        (lambda *heads: heads, {}, lambda angles: doubled(angles) * torch.ones(4, device="meta"), False),
+    ],
+)
+def test_attention_is_ours_only_where_it_does_nothing_else(change, keywords, double, expected):
+    (join,) = found(Rotated, change, keywords, double)
+    assert (join.names, join.attends, join.last) == (("q", "k", "v"), expected, "o" if expected else "")
 
 
 def test_a_layer_that_is_asked_with_another_tensor_has_a_product_of_its_own():

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from quire.worker.build_context import BuildContext
-from quire.worker.models.library.joined import JoinedLinear, put_gate
+from quire.worker.models.library.joined import JoinedLinear, put_attention, put_gate
 from quire.worker.models.library.layers import Declared, build_linear
 from quire.worker.models.library.modules import Parts
 from quire.worker.models.library.norms import put_norms
@@ -84,6 +84,8 @@ def _put_joined(owner: nn.Module, join: LibraryJoin, spec: LibrarySpec, context:
     owner.add_module(join.path.rpartition(".")[2], joined)
     if join.gate is not None:
         put_gate(owner, joined, owner.get_submodule(join.last), join.gate)
+    if join.attends:
+        put_attention(owner, joined, owner.get_submodule(join.last))
 
 
 def _in_place_of(parts: Parts, head: nn.Linear, logits: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -22,9 +22,10 @@ from quire.worker.fields import (
     token_ids,
 )
 from quire.worker.models.library.build import DECLARED, linear_modules, own_tensors, path_of, staying_modules
+from quire.worker.models.library.joins import joins
 from quire.worker.models.library.modules import LIBRARY, Modules, Parts, build_modules, find_class, read_library_config
 from quire.worker.models.library.plan import EXPERTS, dealt, style_of, undivided
-from quire.worker.models.library.reads import Reads, joins
+from quire.worker.models.library.reads import Reads
 from quire.worker.models.library.stored import Stored, ignored_names, pattern_of, stored_names, target_of
 from quire.worker.models.library.trace import trace
 from quire.worker.specs.library.spec import HALVES, NUMBER, LibraryLinear, LibrarySpec, StoredName
@@ -50,8 +51,7 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
     head, embedding = parts.whole.get_output_embeddings(), _embedding(parts.trunk)
     _refuse_vocabulary(kind, head, embedding)
     reads = Reads()
-    with reads:
-        hidden_size, attentions, looks_ahead = trace(parts)
+    hidden_size, attentions, looks_ahead = trace(parts, reads)
     named = dict(_linears(parts, head))
     joined = joins(parts, reads, named)
     paths = {one: path for join in joined for one, path in join.paths.items()}

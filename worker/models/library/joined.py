@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from quire.kernels.attention.attention import AttentionRule
 from quire.kernels.linear.activation import Gate, gated_activation
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import Linear
+from quire.worker.models.library.attention import NAME, Calls
 from quire.worker.models.library.layers import flat
 from quire.worker.specs.library.spec import LibraryLinear
 from quire.worker.weights.parts import whole
@@ -74,6 +76,32 @@ class Gated(nn.Module):
         joined, last, kind = self.__dict__["gated"]
         out: torch.Tensor = last.product(gated_activation(joined.product(flat(x)), kind))
         return out.view(*x.shape[:-1], out.shape[-1])
+
+
+class Attends(nn.Module):
+    """Attention of the library's that is nothing but three joined layers, rotated heads and a layer behind them."""
+
+    def forward(
+        self, hidden_states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor], **rest: Any
+    ) -> tuple[torch.Tensor, Any]:
+        """[1, T, hidden] -> the same shape; cosines and sines [1, T, head_dim]."""
+        own: Any = self
+        calls: Calls = self.__dict__[NAME]
+        if own.config._attn_implementation != NAME or calls.looks_ahead:
+            given = {"hidden_states": hidden_states, "position_embeddings": position_embeddings}
+            found: tuple[torch.Tensor, Any] = super().forward(**given, **rest)
+            return found
+        joined, last = self.__dict__["attends"]
+        rule = AttentionRule(float(own.scaling), getattr(own, "sliding_window", None))
+        cos, sin = calls.angles_of(*position_embeddings)
+        out = last.product(calls.mix(joined.product(flat(hidden_states)), cos, sin, rule, None))
+        return out.view(*hidden_states.shape[:-1], out.shape[-1]), None
+
+
+def put_attention(block: nn.Module, joined: Linear, last: Any) -> None:
+    """Let our kernels compute such attention from its projections on."""
+    block.__dict__["attends"] = joined, last
+    block.__class__ = type(type(block).__name__, (Attends, type(block)), {})
 
 
 def put_gate(block: nn.Module, joined: Linear, last: Any, kind: Gate) -> None:

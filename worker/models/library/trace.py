@@ -10,6 +10,7 @@ from quire.worker.fields import shown
 from quire.worker.models.library.attention import NAME
 from quire.worker.models.library.modules import LIBRARY, Parts, first_line
 from quire.worker.models.library.plan import dealt
+from quire.worker.models.library.reads import Reads
 from quire.worker.specs.library.spec import LibraryAttention
 from quire.worker.weights.parts import ModelError
 
@@ -106,13 +107,14 @@ def unweighted(
     return value.new_empty((1, TOKENS, query.shape[1], value.shape[3])), None
 
 
-def trace(parts: Parts) -> tuple[int, tuple[LibraryAttention, ...], bool]:
+def trace(parts: Parts, reads: Reads) -> tuple[int, tuple[LibraryAttention, ...], bool]:
     """Width of the last hidden state, the calls of attention in their order, and whether tokens see those after them.
 
-    Raises ModelError.
+    `reads` is handed what the pass does. Raises ModelError.
     """
     found = Trace(parts)
-    hidden = run_flat(parts, found)
+    with reads:
+        hidden = run_flat(parts, reads.attending(found))
     if not found.attentions:
         raise ModelError("architectures", f"the modules of {LIBRARY} never ask for attention; it is not served")
     return int(hidden.shape[-1]), tuple(found.attentions), found.directions == {True}

@@ -50,8 +50,10 @@ class LibraryJoin:
     """Names of the layers in it, in the order in which they run."""
     gate: Gate | None = None
     """The module is a gated block, `last(gate(first) * second)` of the two layers; None: it is not."""
+    attends: bool = False
+    """The module is attention of the three layers, rotated, and nothing else."""
     last: str = ""
-    """Name of the layer behind the gate."""
+    """Name of the layer behind the gate or attention."""
 
     @property
     def path(self) -> str:
