@@ -111,7 +111,8 @@ class NameMap:
 
     @cached_property
     def _any_ignored(self) -> re.Pattern[str]:
-        return re.compile("|".join(self.ignored) or NOTHING)
+        unnamed = (GROUP.sub("(?:", one) for one in self.ignored)  # two may name a group alike
+        return re.compile("|".join(unnamed) or NOTHING)
 
     @cached_property
     def _any_rule(self) -> re.Pattern[str]:
