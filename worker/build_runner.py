@@ -16,9 +16,16 @@ from quire.worker.sampling.pooler import Classifying, Pooler
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.sampling.token_labels import TokenLabels
 from quire.worker.specs.library.spec import LibrarySpec
-from quire.worker.specs.spec import Spec
+from quire.worker.specs.spec import ModelSpec, Spec
 from quire.worker.step.expert_counts import ExpertCounts
-from quire.worker.step.graphs import CapturedSteps, Graphs, decode_buckets, mixed_buckets
+from quire.worker.step.graphs import (
+    LARGEST_MIXED,
+    LARGEST_OF_EXPERTS,
+    CapturedSteps,
+    Graphs,
+    decode_buckets,
+    mixed_buckets,
+)
 from quire.worker.step.inputs import Inputs
 from quire.worker.step.runner import Model, Runner
 from quire.worker.step.taped_steps import TapedSteps
@@ -53,7 +60,8 @@ def build_runner(
     inputs = Inputs(slots, upload.rows, tokens, cache.layout.groups, spec.num_position_axes)
     # an encoder's attention reads the host's lengths, which a graph could not, and a library's modules what they like
     is_eager = spec.whole_prompts or isinstance(spec, LibrarySpec)
-    graphs = Graphs(device) if is_eager else captured_steps(config, device)
+    routed = isinstance(spec, ModelSpec) and bool(spec.experts)
+    graphs = Graphs(device) if is_eager else captured_steps(config, device, routed)
     output: Pooler | Sampler | TokenLabels
     head = None if spec.pooling is None else cast(Classifying, model).classifier
     if head is not None and spec.head is not None and spec.head.by_token:
@@ -83,13 +91,14 @@ def expert_choices(model: Model) -> dict[int, ExpertChoice]:
     return {number: part for number, part in parts if isinstance(part, ExpertChoice)}
 
 
-def captured_steps(config: WorkerConfig, device: Device) -> CapturedSteps:
-    """The steps that will be captured: none with `enforce_eager`."""
+def captured_steps(config: WorkerConfig, device: Device, routed: bool) -> CapturedSteps:
+    """The steps that will be captured: none with `enforce_eager`. `routed`: of a model of experts."""
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     if config.enforce_eager:
         return Graphs(device)
     if device.records_graphs:
-        mixed = mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs)
+        largest = LARGEST_OF_EXPERTS if routed else LARGEST_MIXED
+        mixed = mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs, largest)
         return Graphs(device, decode_buckets(rows), mixed)
     if device.records_tapes:
         return TapedSteps(device, config.max_num_batched_tokens, rows)

@@ -18,7 +18,7 @@ from quire.proto.messages.params import SamplingParams, Structured
 from quire.worker.batch import Embedded
 from quire.worker.media.media_inputs import NO_MEDIA, StepMedia
 from quire.worker.sampling.grammar_masks import GrammarMatchers
-from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
+from quire.worker.step.graphs import LARGEST_OF_EXPERTS, Graphs, decode_buckets, mixed_buckets
 from quire.worker.step.inputs import Bucket
 from quire.worker.tables.upload import Upload
 
@@ -179,6 +179,14 @@ def test_buckets_hold_every_step_with_little_padding():
         assert tokens <= bucket.num_tokens <= 1.25 * tokens
         assert bucket.num_rows == 256
     assert graphs.fitting(513, 16) is None, "a long step is run as it is"
+
+
+def test_longer_steps_of_a_model_of_experts_are_captured_with_less_padding():
+    sizes = [bucket.num_tokens for bucket in mixed_buckets(4096, 8, LARGEST_OF_EXPERTS)]
+    assert sizes[:-17] == [bucket.num_tokens for bucket in mixed_buckets(511, 8)]
+    assert sizes[-17:] == [*range(512, 1024, 64), *range(1024, 2048, 128), 2048]
+    assert [bucket.num_tokens for bucket in mixed_buckets(700, 8, LARGEST_OF_EXPERTS)][-3:] == [512, 576, 640]
+    assert [bucket.num_tokens for bucket in mixed_buckets(20, 8)] == [16, 20]
 
 
 def test_the_upload_ring_never_changes_what_was_sent_and_takes_more_than_it_holds():
