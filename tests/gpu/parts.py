@@ -64,7 +64,8 @@ class Run:
 
     def stage(self, stage: Stage, until: float) -> None:
         with tempfile.TemporaryDirectory(prefix="quire-parts-") as name:
-            running = [Attempt(self, part, until, Path(name)) for part in stage]
+            threads = max(1, len(os.sched_getaffinity(0)) // len(stage))
+            running = [Attempt(self, part, until, Path(name), threads) for part in stage]
             try:
                 while running := [attempt for attempt in running if not attempt.ended()]:
                     time.sleep(POLL_SECONDS)
@@ -76,10 +77,12 @@ class Run:
 class Attempt:
     """One part, in as many processes as it needs."""
 
-    def __init__(self, run: Run, part: Part, until: float, folder: Path) -> None:
+    def __init__(self, run: Run, part: Part, until: float, folder: Path, threads: int) -> None:
+        """`threads`: of the host that its processes compute with, so that parts side by side share the cores."""
         self._run = run
         self._part = part
         self._place = folder / f"{part.name}.place"
+        self._environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         self._begun = time.monotonic()
         self._until = min(until, self._begun + part.most_seconds)
         self._start(0)
@@ -94,7 +97,9 @@ class Attempt:
         }  # fmt: skip
         command = [sys.executable, str(HERE / "inside.py"), json.dumps(options)]
         with self._run.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, process_group=0)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, process_group=0, env=self._environment
+            )
 
     def ended(self) -> bool:
         """Look after it; whether the part is over."""
