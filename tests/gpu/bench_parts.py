@@ -29,7 +29,7 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             return iter([Case("copy, read, products", partial(_ceilings, report, given))])
         case "latencies":
             return _latencies(part, report, given, bench)
-        case "experts":
+        case "experts" | "experts_mxfp4":
             return _latencies(part, report, given, workloads.experts_of(part, given.device, given.stands_in))
         case "throughput":
             return _throughput(report, given, bench)

@@ -146,6 +146,16 @@ EXPERTS = {
         itl_target=1.79,
         slope_target=2.8e-5,
     ),
+    "experts_mxfp4": Latencies(
+        config=models.published("gpt-oss-20b"),
+        options={**H200.options, "dtype": "bfloat16", "max_model_len": 8192, "max_num_seqs": 128},
+        contexts=(128, 2048),
+        batches={4: 1.9, 32: 4.9, 128: 6.4},
+        batch_context=2048,
+        first_tokens={2048: 28.0},
+        itl_target=1.05,
+        slope_target=1.0e-5,
+    ),
 }
 """Parts, each a model of experts."""
 SMALL_EXPERTS = Latencies(models.SMALL_EXPERTS, SMALL.options, (16, 128), {4: 1.0}, 32, {64: 1.0}, 1.0, 1.0)

@@ -16,7 +16,7 @@ PARTS = {
     "check": ("tiny", "layers", "linears", "decode", "prefill", "sampling", "encoder", "forms", "vision",
               "families", "experts", "heads", "runner", "transformers", "group", "engine", "specialized"),
     "bench": ("ceilings", "tower", "latencies", "throughput", "transformers", "kernels",
-              "experts", "cameras", "cameras_fp8"),
+              "experts", "experts_mxfp4", "cameras", "cameras_fp8"),
 }  # fmt: skip
 PLANNED = [(kind, part) for kind in KINDS for part in ("facts", *PARTS[kind])]
 
