@@ -14,6 +14,8 @@ from shared import Shared, leaving
 from steps import GREEDY, decode, hand_of, mixed, prompt, runner_of, same
 
 from quire.kernels.catalog import OPERATIONS
+from quire.kernels.experts.pack import pack_experts
+from quire.kernels.linear import linear_f8, linear_int8
 from quire.kernels.linear.pack import pack
 from quire.proto.messages.params import SamplingParams
 from quire.worker.device.device import Device
@@ -102,12 +104,16 @@ def of_prompt(runner: Runner, chunk: int) -> torch.Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
+PACKS = pack, pack_experts, linear_f8.pack, linear_int8.pack, linear_int8.pack_integers
+"""How weights are stored is known to products alone; no catalog has these."""
+
+
 @contextlib.contextmanager
 def references(rooms: str = LINEAR) -> Iterator[None]:
     """Operations of modules that begin so, products if nothing is said, are computed by their references on every
     device."""
     with contextlib.ExitStack() as stack:
-        for one in (*OPERATIONS, pack):
+        for one in (*OPERATIONS, *PACKS):
             if one.reference.__module__.startswith(rooms):
                 stack.enter_context(mock.patch.object(one, "implementation", lambda device, one=one: one.reference))
         yield
