@@ -67,6 +67,7 @@ def word_tiles(num_pairs: int, experts: int, dtype: torch.dtype, *, superblocks:
     """
     if dtype == torch.float32:
         return {"rows": 16, "block_o": 32, "num_warps": 4, "num_stages": 2}
-    rows = min(MOST_CODED_ROWS, max(16, triton.next_power_of_2(triton.cdiv(num_pairs, experts))))
+    rows = min(MOST_CODED_ROWS, max(16, triton.next_power_of_2(triton.cdiv(3 * num_pairs, 2 * experts))))
     stages = 2 if rows >= AS_ROWS else 3 if rows > 16 or superblocks else 4
-    return {"rows": rows, "block_o": 64, "num_warps": 4, "num_stages": stages}
+    default: Tiles = {"block_o": 64, "num_warps": 4, "num_stages": stages}
+    return {"rows": rows, **tile("experts", f"{rows} rows of words {_name(dtype)}", default)}
