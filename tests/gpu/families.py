@@ -71,7 +71,8 @@ def _picked(found: list[Family], few: bool) -> list[Family]:
 
 
 def _ours(name: str, architecture: str, config: dict[str, Any]) -> Family:
-    return Family(name, partial(_write, architecture, config))
+    # the library reads short prompts by other factors than long ones, and an engine all by those of its longest
+    return Family(name, partial(_write, architecture, config), exact="longrope" not in name)
 
 
 def _write(architecture: str, config: dict[str, Any], folder: Path) -> Path:
