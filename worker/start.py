@@ -71,7 +71,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     set_prefill_body(config, device)
     spec = configured_spec(config, describe)
     plan = read_plan(config, spec)
-    schemes = _schemes(spec, plan, device)
+    schemes = _schemes(spec, plan, device, config.tensor_parallel_size)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     kv_dtype = device.kv_dtype(plan.kv_dtype(config.kv_cache_dtype), dtype)
     # before the ranks meet: a rank that refuses within a collective leaves the others an error of the network
@@ -194,11 +194,11 @@ def _stated(spec: Spec, layout: KVLayout) -> dict[str, Any]:
     }
 
 
-def _schemes(spec: AnySpec, plan: Plan, device: Device) -> SchemeFor:
+def _schemes(spec: AnySpec, plan: Plan, device: Device, group_size: int) -> SchemeFor:
     """The scheme at each path, with a warning where the chip does less than the plan says. Raises ModelError."""
     if plan.kinds and (kept := kept_activations(plan, device.capability)):
         _log.warning("quantization: %s", kept)
-    if (apart := refuse_experts(spec, plan, device.torch.type)) is not None:
+    if (apart := refuse_experts(spec, plan, device.torch.type, group_size)) is not None:
         raise apart
     return schemes_of(plan, device.torch)
 

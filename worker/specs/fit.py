@@ -55,7 +55,7 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
         refusals += [str(error) for error in sizes.divided_blocks(spec, plan, size)]
     if (unserved := refuse_device(plan, device_type)) is not None:
         refusals.append(str(unserved) if plan.on_the_fly else f"{folder}: {unserved}")
-    elif (apart := refuse_experts(spec, plan, device_type)) is not None:
+    elif not refusals and (apart := refuse_experts(spec, plan, device_type, size)) is not None:
         refusals.append(str(apart) if plan.on_the_fly else f"{folder}: {apart}")
     if config.max_model_len > spec.max_model_len:
         refusals.append(too_long(config.max_model_len, spec.max_model_len))

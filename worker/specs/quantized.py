@@ -6,7 +6,16 @@ from pathlib import Path
 
 from quire.worker.config import WorkerConfig
 from quire.worker.fields import Config, read_config, read_json
-from quire.worker.quant.form import DENSE, TAKE_EXPERTS_TOGETHER, F8Rows, Form, GroupActivations, Groups
+from quire.worker.quant.form import (
+    BLOCK,
+    DENSE,
+    TAKE_EXPERTS_TOGETHER,
+    F8Blocks,
+    F8Rows,
+    Form,
+    GroupActivations,
+    Groups,
+)
 from quire.worker.quant.plan import Headers, Plan, Shape, plan_of, stated_by, with_embedding, without_empty_biases
 from quire.worker.quant.read.gguf import GgufStated, read_gguf
 from quire.worker.quant.read.headers import WEIGHT, linear_modules
@@ -26,6 +35,8 @@ from quire.worker.weights.parts import ModelError
 
 ASKED = "quantization"
 """The field of the configuration."""
+OUTPUTS = 16
+"""Outputs of gates, and of ups, that products of experts take together."""
 TOWER = "vision."
 """Beginning of the paths of a tower's layers."""
 MODELOPT_FILE = "hf_quant_config.json"
@@ -157,18 +168,29 @@ def _headers(folder: Path) -> Headers | None:
     return Headers(infos, contents)
 
 
-def refuse_experts(spec: AnySpec, plan: Plan, device_type: str) -> ModelError | None:
-    """The error of the first layer whose experts no product of the device takes together; None: there is none."""
+def refuse_experts(spec: AnySpec, plan: Plan, device_type: str, group_size: int) -> ModelError | None:
+    """The error of the first layer whose experts no product of the device takes together on one of so many ranks,
+    which can share them; None: there is none."""
     if device_type not in TAKE_EXPERTS_TOGETHER or not isinstance(spec, ModelSpec) or not plan.of_experts:
         return None
     for number, layer in enumerate(spec.layers):
-        if isinstance(layer.feed_forward, ExpertsSpec):
-            paths = [f"blocks.{number}.mlp.experts.{n}" for n in range(layer.feed_forward.num_experts)]
+        if isinstance(one := layer.feed_forward, ExpertsSpec):
+            paths = [f"blocks.{number}.mlp.experts.{n}" for n in range(one.num_experts)]
             forms = {name: {plan.form(f"{path}.{name}") for path in paths} for name in GATED}
-            if reason := _apart(forms):
+            if reason := _apart(forms) or _odd(forms, one, group_size):
                 field, other = (ASKED, "quantization none") if plan.on_the_fly else (FIELD, "another checkpoint")
                 return ModelError(field, f"experts of layer {number} {reason}; choose device cpu, or {other}")
     return None
+
+
+def _odd(forms: Mapping[str, set[Form]], one: ExpertsSpec, group_size: int) -> str:
+    """Why a rank's share of experts in these forms does not fill whole blocks of outputs; empty: it does."""
+    whole = BLOCK if any(isinstance(form, F8Blocks) for form in forms[GATED[0]]) else OUTPUTS
+    width = one.shares(0, group_size)[1].length
+    if not width % whole:
+        return ""
+    undivided = "" if one.intermediate_size % whole else " (enable_expert_parallel leaves them whole)"
+    return f"have {width} of {one.axis} on a rank{undivided}, no multiple of {whole}, which need the CPU backend"
 
 
 def _apart(forms: Mapping[str, set[Form]]) -> str:

@@ -166,10 +166,10 @@ def test_all_experts_in_one_call_give_what_each_gives_by_itself(name, folders):
         torch.testing.assert_close(layer(x, ids, weights), apart, atol=2e-3, rtol=2e-2)
 
 
-def on_a_gpu(stored):
+def on_a_gpu(stored, **fields):
     """The refusals there, without a GPU that might be too small; on a processor there are none."""
-    assert fit(config_of(stored), Place(False, None))[1] == []
-    return fit(config_of(stored), Place(True, None))[1]
+    assert fit(config_of(stored, **fields), Place(False, None))[1] == []
+    return fit(config_of(stored, **fields), Place(True, None))[1]
 
 
 @pytest.mark.parametrize("name", ["fp8 rows", "fp8 blocks", "fp8", "int4 groups", "awq", "nvfp4"])
@@ -201,6 +201,27 @@ def test_a_gpu_refuses_experts_that_need_products_of_their_own(folders, tiny_che
         "experts of layer 0 are stored in several ways (4-bit groups of 32 with zero points, activations as they are"
     )
     assert on_a_gpu(stored) == [f"{stored}: quantization_config: {reason}, dense), which {remedy}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "inner", "ranks", "width", "whole"),
+    [("fp8 rows", 48, 2, 24, 16), ("fp8 rows", 40, 1, 40, 16), ("fp8 blocks", 64, 1, 64, 128), ("none", 48, 2, 24, 16)],
+)
+def test_a_gpu_refuses_a_share_of_experts_that_fills_no_blocks(
+    name, inner, ranks, width, whole, tiny_checkpoint, tmp_path
+):
+    """Their products would be one after another, on what the host has read back: no graph records that."""
+    folder = tiny_checkpoint("Qwen3MoeForCausalLM", **{**QWEN3, "num_experts": 16, "moe_intermediate_size": inner})
+    asked = {"tensor_parallel_size": ranks, "quantization": "fp8" if name == "none" else "none"}
+    if name != "none":
+        folder, _ = pack_matrices(folder, tmp_path, name)
+    dealt = " (enable_expert_parallel leaves them whole)" if ranks > 1 else ""
+    reason = f"experts of layer 0 have {width} of moe_intermediate_size on a rank{dealt}, no multiple of {whole}, which"
+    where = "quantization" if name == "none" else f"{folder}: quantization_config"
+    remedy = f"choose device cpu, or {'quantization none' if name == 'none' else 'another checkpoint'}"
+    assert on_a_gpu(folder, **asked) == [f"{where}: {reason} need the CPU backend; {remedy}"]
+    if ranks > 1:
+        assert on_a_gpu(folder, **asked, enable_expert_parallel=True) == []
 
 
 @pytest.mark.parametrize("name", ["fp8 rows", "awq"])

@@ -16,13 +16,13 @@ from packed_experts import pack_matrices
 from recording import BLOCK, gpu_runner
 
 from quire.worker.config import WorkerConfig
-from quire.worker.specs.quantized import read_plan
+from quire.worker.specs.quantized import read_plan, refuse_experts
 from quire.worker.specs.registry import read_spec
 
 QWEN3 = {
     "num_experts": 8,
     "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
+    "moe_intermediate_size": 128,
     "norm_topk_prob": True,
     "intermediate_size": 192,
 }
@@ -52,6 +52,7 @@ def test_recorded_steps_of_quantized_experts_draw_what_transformers_draws(
         stored, meant = publish(tiny_checkpoint(architecture, **config), tmp_path)
     spec = read_spec(stored)
     plan = read_plan(WorkerConfig(model=str(stored), dtype="float32"), spec).on("cuda")
+    assert refuse_experts(spec, plan, "cuda", 1) is None
     check_tokens(drive, gpu_runner(stored, captured=True, plan=plan), meant)
 
 
