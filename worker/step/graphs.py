@@ -26,14 +26,13 @@ def decode_buckets(max_rows: int) -> list[Bucket]:
 
 def mixed_buckets(max_tokens: int, max_rows: int, largest: int = LARGEST_MIXED) -> list[Bucket]:
     """Steps with prompt chunks: four sizes for each doubling of tokens, so that padding is a fifth at most; beyond 512,
-    where the device works long for each, eight."""
+    where the device works long for each, eight. The last is the longest, which every full step is."""
     largest, sizes, base = min(max_tokens, largest), [], 16
     while base < largest:
         parts = 4 if base < LARGEST_MIXED else 8
         sizes += [base * part // parts for part in range(parts, 2 * parts)]
         base *= 2
-    sizes.append(base)
-    return [Bucket(size, max_rows, True) for size in sizes if size <= largest]
+    return [Bucket(size, max_rows, True) for size in (*(size for size in sizes if size < largest), largest)]
 
 
 class CapturedSteps(Protocol):

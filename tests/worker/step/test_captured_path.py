@@ -183,10 +183,18 @@ def test_buckets_hold_every_step_with_little_padding():
 
 def test_longer_steps_of_a_model_of_experts_are_captured_with_less_padding():
     sizes = [bucket.num_tokens for bucket in mixed_buckets(4096, 8, LARGEST_OF_EXPERTS)]
-    assert sizes[:-17] == [bucket.num_tokens for bucket in mixed_buckets(511, 8)]
+    assert sizes[:-17] == [bucket.num_tokens for bucket in mixed_buckets(512, 8)][:-1]
     assert sizes[-17:] == [*range(512, 1024, 64), *range(1024, 2048, 128), 2048]
-    assert [bucket.num_tokens for bucket in mixed_buckets(700, 8, LARGEST_OF_EXPERTS)][-3:] == [512, 576, 640]
+    assert [bucket.num_tokens for bucket in mixed_buckets(700, 8, LARGEST_OF_EXPERTS)][-3:] == [576, 640, 700]
     assert [bucket.num_tokens for bucket in mixed_buckets(20, 8)] == [16, 20]
+
+
+@pytest.mark.parametrize("most", [9, 16, 17, 511, 600, 1000, 2047, 2048])
+def test_a_step_that_fills_its_budget_is_captured(most):
+    """However odd that is: prompts are cut to fill it, so no step is more frequent."""
+    sizes = [bucket.num_tokens for bucket in mixed_buckets(most, 8, LARGEST_OF_EXPERTS)]
+    assert sizes == sorted({*sizes})
+    assert sizes[-1] == most
 
 
 def test_the_upload_ring_never_changes_what_was_sent_and_takes_more_than_it_holds():
