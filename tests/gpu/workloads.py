@@ -191,10 +191,14 @@ def experts_of(part: str, device: str, stands_in: bool) -> Latencies:
     bench = EXPERTS[part]
     if not stands_in:
         return bench
-    config = {**bench.config, "num_hidden_layers": 2}
+    config = {**bench.config, "num_hidden_layers": 2, "vocab_size": 32_000}
+    for name in ("num_experts", "num_local_experts"):  # all of them take a busy machine minutes to draw
+        if name in config:
+            config[name] = 8
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][:2]
-    return replace(bench, config=config, batches={4: bench.batches[4]}, batch_context=256)
+    options = {**bench.options, "max_num_seqs": 16, "max_num_batched_tokens": 640}  # of which follow the graphs
+    return replace(bench, config=config, options=options, batches={4: bench.batches[4]}, batch_context=256)
 
 
 def cameras_of(device: str, stands_in: bool) -> Cameras:
