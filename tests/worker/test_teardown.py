@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from quire.proto.process import exit_codes
-from quire.worker import __main__ as process
+from quire.worker import rank as process
 from quire.worker.config import WorkerConfig
 from quire.worker.device import parallel
 from quire.worker.device.device import Device

@@ -205,6 +205,7 @@ def test_every_shipped_kernel_compiles_clean_for_every_chip(tmp_path, capsys):
             "attention.rope_store_kv",
             "attention.prefill",
             "attention.decode",
+            "experts.coded_eights",
             "quantized.product_f8",
             "quantized.product_f8_blocks",
             "quantized.quantize_f8",
