@@ -5,7 +5,6 @@ JSON is generated compactly, with at most one space after `,` and `:`; a model c
 """
 
 import json
-import re
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -35,8 +34,8 @@ _PLAIN_KEYS: Final[dict[str, Any]] = {"json_allowed_escapes": 'nrbtf\\"'}
 """Without \\uXXXX, by which a free key could spell a listed one."""
 _BODY: Final = "start: @body\n"
 _UNFORCED: Final = '%llguidance {"no_forcing": true}\n'
-_BETWEEN: Final = re.compile(r'[\s"\\]+')
-"""Characters that may stand within a text as the library's language spells it."""
+"""Where only one text can come, the library would take the tokens that the tokenizer writes it with: for `<|end|>` the
+special token, which matches no text. Unforced, all tokens that spell the text are allowed."""
 _FREE: Final = "FREE: /(.|\\n)*/\n"
 
 
@@ -97,19 +96,7 @@ def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
         raise _refusal(kind_of(structured), str(error)) from error
     if structured.after:
         main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
-    if _spells_tokens(json.dumps([main, *parts], ensure_ascii=False), vocabulary):
-        main = _UNFORCED + main
-    return json.dumps({"grammars": parts if main == _BODY else [{"lark_grammar": main}, *parts]})
-
-
-def _spells_tokens(text: str, vocabulary: LLTokenizer) -> bool:
-    """True where the texts of a grammar have a special token's.
-
-    The library takes a text that must come for its tokens, of which a special one then does not match it. Unforced, the
-    text is spelled by other tokens.
-    """
-    joined = _BETWEEN.sub("", text).encode(errors="ignore").decode()
-    return any(map(vocabulary.is_special_token, vocabulary.tokenize_str(joined, parse_special=True)))
+    return json.dumps({"grammars": [{"lark_grammar": _UNFORCED + main}, *parts]})
 
 
 def _in_channels(text: str, vocabulary: LLTokenizer) -> tuple[str, list[dict[str, Any]]]:

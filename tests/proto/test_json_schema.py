@@ -124,7 +124,8 @@ def is_allowed(vocabulary: LLTokenizer, schema: Any, text: str) -> bool:
 
 
 def listed_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    assert len(dict(pairs)) == len(pairs) or not set("abcn") & dict(pairs).keys(), pairs
+    keys = [key for key, _ in pairs]
+    assert all(keys.count(key) == 1 for key in set("abcn").intersection(keys)), pairs
     return dict(pairs)
 
 

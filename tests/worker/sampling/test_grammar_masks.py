@@ -59,8 +59,11 @@ LANGUAGES = [
     # a special token's text is text: no token stands for it
     (Structured("choice", '["a<|end|>b", "<|end|>", "a"]'), {"a<|end|>b", "<|end|>", "a"}),
     (Structured("regex", r"a{2}<\|end\|>"), {"aa<|end|>"}),
+    (Structured("regex", r"(a|b)<[|]e{1}(nd)[|]>b"), {"a<|end|>b", "b<|end|>b"}),
     (Structured("json_schema", '{"const": {"\\u003c|end|>": 1}}'), {f'{{"<|end|>":{s}1}}' for s in ("", " ")}),
+    (Structured("json_schema", '{"type": "string", "pattern": "^<[|]end[|]>$"}'), {'"<|end|>"'}),
     (Structured("grammar", 'start: "a" "<|" "end|>"'), {"a<|end|>"}),
+    (Structured("grammar", 'start: "a" OPEN END\nOPEN: "<" /[|]e/\nEND: "nd|>"'), {"a<|end|>"}),
     (Structured("choice", '["a", "b"]', after="12"), None),
 ]
 
