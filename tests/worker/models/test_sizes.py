@@ -24,7 +24,7 @@ from quire.worker.weights.load import places
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from test_left_out_keys import LIBRARY, OF_ONE_PIECE, full_config
+from full_configs import LIBRARY, OF_ONE_PIECE, full_config
 
 FAMILY = re.compile("|".join(sorted(LIBRARY, key=len, reverse=True)))
 

@@ -29,7 +29,7 @@ from quire.worker.weights.parts import ModelError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
-from test_left_out_keys import Shapes
+from library_alike import Shapes
 
 MISTRAL3, LLAVA = "Mistral3ForConditionalGeneration", "LlavaForConditionalGeneration"
 TEXT = {

@@ -27,7 +27,7 @@ from quire.worker.weights.parts import ModelError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
-from test_left_out_keys import Shapes
+from library_alike import Shapes
 
 PUBLISHED = Path(__file__).parents[3] / "published"
 ROPE = {"rope_type": "default", "rope_theta": 5e4, "mrope_section": [3, 2, 3]}
