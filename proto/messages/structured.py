@@ -34,8 +34,8 @@ _PLAIN_KEYS: Final[dict[str, Any]] = {"json_allowed_escapes": 'nrbtf\\"'}
 """Without \\uXXXX, by which a free key could spell a listed one."""
 _BODY: Final = "start: @body\n"
 _UNFORCED: Final = '%llguidance {"no_forcing": true}\n'
-"""Where only one text can come, the library would take the tokens that the tokenizer writes it with: for `<|end|>` the
-special token, which matches no text. Unforced, all tokens that spell the text are allowed."""
+"""A text that must come may be spelled by any tokens. Forced, it would come as the tokenizer writes it: `<|end|>` as
+the special token, which matches no text."""
 _FREE: Final = "FREE: /(.|\\n)*/\n"
 
 
