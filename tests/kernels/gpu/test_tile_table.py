@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from quire.kernels.gpu import tile_table
+from quire.kernels.gpu.experts import tiles as expert_tiles
 
 DEFAULT = {"rows": 16, "stages": 2}
 
@@ -85,3 +86,17 @@ def test_every_shipped_table_can_be_read():
     for path in tile_table.FOLDER.glob("*.json"):
         assert tile_table.read_table(path)
         assert path.stem == tile_table.slug(path.stem)
+
+
+def test_shipped_entries_of_experts_are_asked_for_and_name_tiles_that_they_have(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(expert_tiles, "tile", lambda _, shape, default: asked.setdefault(shape, default))
+    for dtype in (torch.bfloat16, torch.float16):
+        for gated in (False, True):
+            expert_tiles.few_tiles(8, 4096, dtype, gated=gated)
+            for num_pairs in range(1, 20_000, 50):
+                expert_tiles.product_tiles(num_pairs, 128, dtype, gated=gated)
+                expert_tiles.word_tiles(num_pairs, 128, dtype, superblocks=gated)
+    for path in tile_table.FOLDER.glob("*.json"):
+        for shape, tiles in tile_table.read_table(path).get("experts", {}).items():
+            assert tiles.keys() <= asked[shape].keys(), (path, shape)

@@ -16,6 +16,8 @@ from tokenizers import Tokenizer
 
 from quire.proto.messages.params import SamplingParams, Structured
 from quire.worker.batch import Embedded
+from quire.worker.build_runner import captured_steps
+from quire.worker.config import WorkerConfig
 from quire.worker.media.media_inputs import NO_MEDIA, StepMedia
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.step.graphs import LARGEST_OF_EXPERTS, Graphs, decode_buckets, mixed_buckets
@@ -187,6 +189,20 @@ def test_longer_steps_of_a_model_of_experts_are_captured_with_less_padding():
     assert sizes[-17:] == [*range(512, 1024, 64), *range(1024, 2048, 128), 2048]
     assert [bucket.num_tokens for bucket in mixed_buckets(700, 8, LARGEST_OF_EXPERTS)][-3:] == [576, 640, 700]
     assert [bucket.num_tokens for bucket in mixed_buckets(20, 8)] == [16, 20]
+
+
+@pytest.mark.parametrize(("routed", "largest"), [(False, 512), (True, 2048)])
+def test_what_a_device_captures_depends_on_whether_the_model_has_experts(routed, largest, monkeypatch):
+    device, captured = RecordingDevice("cpu", 0), []
+    monkeypatch.setattr(RecordingDevice, "records_graphs", True)
+    steps = captured_steps(WorkerConfig(model="", max_num_seqs=8, max_num_batched_tokens=4096), device, routed)
+
+    def run(bucket):
+        captured.append(bucket.num_tokens)
+        return torch.zeros((bucket.num_tokens, 1))
+
+    steps.capture(run, 1, torch.float32)
+    assert max(captured) == largest
 
 
 @pytest.mark.parametrize("most", [9, 16, 17, 511, 600, 1000, 2047, 2048])
