@@ -17,6 +17,7 @@ from quire.worker.specs.registry import AnySpec, checkpoint_names
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import fill
 from quire.worker.weights.open import open_checkpoint
+from quire.worker.weights.tied_head import check_tied_head
 
 if TYPE_CHECKING:
     from quire.worker.models.library.model import LibraryModel
@@ -54,9 +55,10 @@ def load_model(
         fill_dummy(model, seed, context.device)
         bytes_read = 0
     else:
+        names = checkpoint_names(spec)
         with open_checkpoint(model_dir) as checkpoint:
-            source = source_of(checkpoint, plan.stored, plan.unread)
-            bytes_read = fill(model, source, checkpoint_names(spec), context.device)
+            check_tied_head(checkpoint, names, context.group.rank, context.group.size)
+            bytes_read = fill(model, source_of(checkpoint, plan.stored, plan.unread), names, context.device)
     release_freed()  # weights as they were stored lay between those that stay
     return LoadedModel(model, model.weight_bytes, bytes_read)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from quire.worker.config import AskedTask, ModelImpl, TowerMode, WorkerConfig
 from quire.worker.fields import MAX_EXPERTS_TOGETHER, Config, architecture_of, flag, read_generation, shown
@@ -20,6 +21,8 @@ from quire.worker.weights.names import NameMap
 from quire.worker.weights.parts import ModelError
 
 AnySpec = ModelSpec | EncoderSpec | LibrarySpec
+LM_HEAD: Final = r"(language_model\.)?lm_head"
+"""Pattern of a checkpoint's name for the output head."""
 
 
 def read_spec(
@@ -176,8 +179,9 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
     rows = () if spec.head is None else spec.head.tokens
     if isinstance(spec, ModelSpec) and rows:
         names = names.with_rows("classifier.output", RowsOf(spec.vocab_size, rows), is_tied=spec.tied_embeddings)
-    if isinstance(spec, ModelSpec) and (spec.tied_embeddings or (spec.pooling is not None and not rows)):
-        names = names.ignoring(r"(language_model\.)?lm_head\.\w+")
+    has_logits = spec.pooling is None or bool(rows)
+    if isinstance(spec, ModelSpec) and (spec.tied_embeddings or not has_logits):
+        names = names.ignoring(rf"{LM_HEAD}\.\w+").tying(*([rf"{LM_HEAD}\.weight"] if has_logits else []))
     if architecture.predictors and isinstance(spec, ModelSpec):
         behind = "|".join(str(len(spec.layers) + number) for number in range(architecture.predictors))
         names = names.ignoring(rf"(model\.)?layers\.({behind})\..+")

@@ -57,6 +57,8 @@ class NameMap:
     linear: tuple[str, ...] = ()
     """Names of the linear layers, with {n} for the number of a block and {e} for that of an expert: quantizations call
     them so."""
+    tied: tuple[str, ...] = ()
+    """Patterns of an output head that is the embedding: a checkpoint may hold it a second time."""
 
     def laid_out(self, target: str, layout: Layout) -> "NameMap":
         """The same map, but for the layout of tensors that fill one part of `target`."""
@@ -98,6 +100,10 @@ class NameMap:
     def ignoring(self, *patterns: str) -> "NameMap":
         """The same map, with more names ignored."""
         return replace(self, ignored=(*self.ignored, *patterns))
+
+    def tying(self, *patterns: str) -> "NameMap":
+        """The same map of a model whose head is the embedding, by the patterns of the head's names."""
+        return replace(self, tied=patterns)
 
     def ignores(self, name: str) -> bool:
         return self._any_ignored.fullmatch(name) is not None

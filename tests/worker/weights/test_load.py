@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from quire.worker.models.build import build_model, load_model
 from quire.worker.specs.registry import checkpoint_names, read_spec
@@ -114,12 +115,33 @@ def test_several_files_are_read_without_an_index(tiny_checkpoint, context, tmp_p
     assert load(folder, context()).bytes_read > 0
 
 
-def test_tensors_no_parameter_needs_are_ignored_by_name(altered, context):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_tensors_no_parameter_needs_are_ignored_by_name(dtype, altered, context):
     def add(tensors):
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].to(dtype, copy=True)
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
 
     load(altered(add, tie_word_embeddings=True), context())
+
+
+@pytest.mark.parametrize(("rank", "size", "row"), [(0, 1, 319), (0, 2, 159), (1, 2, 160)])
+def test_a_tied_head_that_is_not_the_embedding_is_refused_by_the_rank_that_has_the_row(
+    rank, size, row, altered, context
+):
+    """The library takes such a head for its own: to drop it in silence would give other tokens."""
+
+    def add(tensors):
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        tensors["lm_head.weight"][row] += 1
+
+    folder = altered(add, tie_word_embeddings=True)
+    theirs = AutoModelForCausalLM.from_pretrained(folder)
+    assert not torch.equal(theirs.lm_head.weight, theirs.model.embed_tokens.weight)
+    with pytest.raises(CheckpointError, match=r"^lm_head\.weight: differs from model\.embed_tokens\.weight"):
+        load(folder, context(rank, size))
+    load_model(folder, read_spec(folder, task="embed"), context(rank, size))
+    if size == 2:
+        load(folder, context(1 - rank, size))
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,8 @@ class LibrarySpec:
             # of a tied head its bias remains
             left_out = r"\.\w+" if self.pooling is not None else r"\.(?!bias)\w+"
             ignored = (*ignored, *(f"{name}{left_out}" for name in self.head_names))
-        return NameMap(tuple(rules), ignored, self.linear_names)
+        tied = tuple(rf"{name}\.weight" for name in self.head_names) if self.is_tied else ()
+        return NameMap(tuple(rules), ignored, self.linear_names, tied)
 
     def expert_rows(self, path: str) -> int:
         """Matrices of each expert that a tensor is stored as; 0: it is stored whole."""
