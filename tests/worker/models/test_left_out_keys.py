@@ -85,6 +85,14 @@ def test_null_is_not_the_same_as_left_out(architecture, key, value):
     assert_alike(parse_spec(config, {}), library_model(config))
 
 
+@pytest.mark.parametrize("pattern", [None, "LGLL"])
+@pytest.mark.parametrize("architecture", ["Gemma3ForCausalLM", "Cohere2ForCausalLM", "Exaone4ForCausalLM"])
+def test_a_pattern_of_windows_says_nothing_beside_the_types_of_layers(architecture, pattern):
+    types = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
+    config = full_config(architecture) | {"layer_types": types, "sliding_window_pattern": pattern}
+    assert_alike(parse_spec(config, {}), library_model(config))
+
+
 @pytest.mark.parametrize("key", ["max_position_embeddings", "max_window_layers"])
 def test_a_null_that_means_nothing_is_refused(key):
     with pytest.raises(ModelError) as caught:

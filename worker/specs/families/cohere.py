@@ -4,7 +4,14 @@ from dataclasses import replace
 from typing import Final
 
 from quire.worker.fields import Config, flag, integer, num_layers, number
-from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_feed_forward, read_sliding
+from quire.worker.specs.families.llama import (
+    decoder,
+    decoder_names,
+    read_attention,
+    read_feed_forward,
+    read_period,
+    read_sliding,
+)
 from quire.worker.specs.spec import AttentionSpec, LayerSpec, ModelSpec, NormSpec
 from quire.worker.weights.parts import ModelError
 
@@ -32,7 +39,7 @@ def read_cohere2(config: Config, generation: Config) -> ModelSpec:
     full = replace(attention, rope=attention.rope.unturned)
     window = None if config["sliding_window"] is None else integer(config, "sliding_window")
     sliding = full if window is None else replace(attention, window=window)
-    slides = read_sliding(config, integer(config, "sliding_window_pattern"))
+    slides = read_sliding(config, read_period(config))
     return _decoder(config, generation, [sliding if one else full for one in slides])
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from quire.worker.fields import Config, activation, dtype_name, flag, inside, integer, num_layers, number, section
-from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_sliding
+from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_period, read_sliding
 from quire.worker.specs.kinds.rope import of_layer_type
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
 from quire.worker.weights.names import NameRule
@@ -86,7 +86,7 @@ def read_gemma3(config: Config, generation: Config) -> ModelSpec:
     full, sliding = (
         replace(_attention(of_layer_type(config, kind, theta)), qk_norm="head") for kind, theta in bases.items()
     )
-    spec = _decoder(config, generation, [full, sliding], integer(config, "sliding_window_pattern"))
+    spec = _decoder(config, generation, [full, sliding], read_period(config))
     return replace(spec, max_model_len=integer(config, "max_position_embeddings"))
 
 

@@ -214,6 +214,11 @@ def windows_of_some(config: Config) -> Sequence[int | None]:
     return [window if slides else None for slides in read_sliding(config, 0)]
 
 
+def read_period(config: Config) -> int:
+    """Layers from one that sees everything to the next; 0 where `layer_types` says which do. Raises ModelError."""
+    return 0 if config.get("layer_types") is not None else integer(config, "sliding_window_pattern")
+
+
 def read_sliding(config: Config, period: int) -> list[bool]:
     """The layers that have a window: as `layer_types` says, else all but every `period`-th; 0: then none. Raises
     ModelError."""

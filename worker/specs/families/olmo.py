@@ -4,7 +4,14 @@ from dataclasses import replace
 from typing import Final
 
 from quire.worker.fields import Config, flag, integer, num_layers, shown
-from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_feed_forward, read_sliding
+from quire.worker.specs.families.llama import (
+    decoder,
+    decoder_names,
+    read_attention,
+    read_feed_forward,
+    read_period,
+    read_sliding,
+)
 from quire.worker.specs.kinds.rope import of_layer_type
 from quire.worker.specs.spec import AttentionSpec, LayerSpec, ModelSpec
 from quire.worker.weights.parts import ModelError
@@ -68,10 +75,10 @@ def _window(config: Config) -> int | None:
 
 
 def _period(config: Config) -> int:
-    """Layers from one with full attention to the next: a number, or as a word, "LLLG"."""
+    """Layers from one with full attention to the next: a number, or as a word, "LLLG"; see `read_period`."""
     stated = config["sliding_window_pattern"]
-    if isinstance(stated, str):
+    if isinstance(stated, str) and config.get("layer_types") is None:
         if not stated or stated != "L" * (len(stated) - 1) + "G":
             raise ModelError("sliding_window_pattern", f'must be a number, or like "LLLG", got {shown(stated)}')
         return len(stated)
-    return integer(config, "sliding_window_pattern")
+    return read_period(config)
