@@ -26,8 +26,12 @@ ACTIVATIONS: Final[dict[str, Gate]] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
 }
 """`hidden_act` of the config -> the gate's activation."""
 UNGATED: Final[dict[str, Activation]] = {**ACTIVATIONS, "quick_gelu": "gelu_quick"}

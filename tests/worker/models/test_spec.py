@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers.activations import ACT2FN
 
+from quire.kernels.linear.activation import ACTIVATIONS
+from quire.worker.fields import UNGATED
 from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.specs.architectures import ARCHITECTURES
 from quire.worker.specs.kinds.rope import RopeSpec
@@ -44,6 +47,12 @@ def ropes_of(spec):
 
 def windows_of(spec):
     return tuple(layer.attention.window for layer in spec.layers)
+
+
+@pytest.mark.parametrize("name", UNGATED)
+def test_a_name_of_an_activation_means_what_it_means_to_the_library(name):
+    x = torch.linspace(-6, 6, 121)
+    assert torch.allclose(ACTIVATIONS[UNGATED[name]](x), ACT2FN[name](x), atol=1e-6)
 
 
 def test_what_a_config_leaves_out_takes_the_published_default():
