@@ -188,6 +188,11 @@ def test_experts_stand_where_the_config_says():
     assert kinds({}) == ["experts"] * 4
 
 
+@pytest.mark.parametrize("stated", [None, "sigmoid", "noaux_tc"])
+def test_experts_chosen_as_deepseek_does_are_scored_by_sigmoids_under_every_name(stated):
+    assert parse_spec({**QWEN3, **GLM, "scoring_func": stated}, {}) == parse_spec({**QWEN3, **GLM}, {})
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -205,6 +210,8 @@ def test_experts_stand_where_the_config_says():
         ({**GLM, "scoring_func": "softmax"}, "scoring_func"),
         ({"architectures": ["Ernie4_5_MoeForCausalLM"], "use_bias": True}, "use_bias"),
         ({"architectures": ["Ernie4_5_MoeForCausalLM"], "moe_norm_min": 0.5}, "moe_norm_min"),
+        ({"architectures": ["Ernie4_5_MoeForCausalLM"], "moe_k": 65}, "moe_k"),
+        ({"architectures": ["Ernie4_5_MoeForCausalLM"], "moe_num_experts": 0}, "moe_num_experts"),
     ],
 )
 def test_what_is_not_served_is_refused_by_its_name(changes, field):

@@ -59,6 +59,8 @@ ERNIE4_5_MOE_DEFAULTS: Final[Config] = {
 }
 ERNIE_THETA: Final = 5e5
 """Values that transformers takes for a key that config.json leaves out."""
+SCORES: Final = ("sigmoid", "noaux_tc")
+"""Names of scores by sigmoids: dots.llm1 also goes by that of DeepSeek-V3's whole way to choose by them."""
 MOST_NORM_MIN: Final = 1e-6
 """The sum of the best scores of a softmax does not come near it."""
 
@@ -123,7 +125,8 @@ def read_ernie4_5_moe(config: Config, generation: Config) -> ModelSpec:
         message = f"must be at most {MOST_NORM_MIN}: weights of experts are divided by their sum, however small it is"
         raise ModelError("moe_norm_min", message)
     attention = read_attention(config, theta=ERNIE_THETA, interleaved=True)
-    named = {**config, "num_experts": config["moe_num_experts"], "num_experts_per_tok": config["moe_k"]}
+    num_experts = integer(config, "moe_num_experts", most=MAX_EXPERTS)
+    named = {**config, "num_experts": num_experts, "num_experts_per_tok": integer(config, "moe_k", most=num_experts)}
     routed = replace(
         experts.read_experts(named, "moe_intermediate_size", 64, renormalize=True),
         biased=True,
@@ -179,7 +182,7 @@ def _shared(config: Config, name: str) -> FeedForwardSpec | None:
 
 
 def _by_sigmoids(config: Config, routed: ExpertsSpec) -> ExpertsSpec:
-    stated = config.get("scoring_func") or "sigmoid"
-    if stated != "sigmoid":
-        raise ModelError("scoring_func", f"{shown(stated)} is not supported; supported: sigmoid")
+    stated = config.get("scoring_func") or SCORES[0]
+    if stated not in SCORES:
+        raise ModelError("scoring_func", f"{shown(stated)} is not supported; supported: {', '.join(SCORES)}")
     return replace(routed, scores="sigmoid", biased=True)
