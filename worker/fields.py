@@ -41,8 +41,8 @@ MAX_INTEGER: Final = (1 << 31) - 1
 """Most of any size or count: a typing error beyond it must not become memory."""
 MAX_LAYERS: Final = 4096
 """Most layers: each is a value of its own."""
-MAX_EXPERTS: Final = 4096
-"""Most experts of a layer: each is too."""
+MAX_EXPERTS: Final = 1024
+"""Most experts of a layer: of no more a token's are chosen."""
 MAX_EXPERTS_TOGETHER: Final = 1 << 18
 """Most experts of all layers."""
 MAX_WIDTH: Final = 1 << 20

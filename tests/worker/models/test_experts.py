@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import pad
 
+from quire.kernels.experts.route import MOST_EXPERTS
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
@@ -198,8 +199,9 @@ def test_experts_chosen_as_deepseek_does_are_scored_by_sigmoids_under_every_name
     [
         ({"num_experts_per_tok": 7}, "num_experts_per_tok"),
         ({"num_experts": 0}, "num_experts"),
+        ({"num_experts": MOST_EXPERTS + 1}, "num_experts"),
         ({"num_experts": 10**9}, "num_experts"),
-        ({"num_experts": 4000, "num_hidden_layers": 4000}, "num_hidden_layers"),
+        ({"num_experts": MOST_EXPERTS, "num_hidden_layers": 4000}, "num_hidden_layers"),
         ({**GLM, "n_routed_experts": 5000}, "n_routed_experts"),
         ({"mlp_only_layers": "first"}, "mlp_only_layers"),
         ({"architectures": ["OlmoeForCausalLM"], "intermediate_size": 24, "clip_qkv": 8.0}, "clip_qkv"),
