@@ -3,7 +3,6 @@
 from quire.deploy.flags.vllm_flags import BARE, VllmFlag, speed
 
 _DEFAULTS = "set it for the deployment with --override-generation-config, or in requests"
-_NO_IMAGES = "quire takes text only"
 
 LLAMA_FLAGS: dict[str, VllmFlag] = {
     # no effect
@@ -33,7 +32,7 @@ LLAMA_FLAGS: dict[str, VllmFlag] = {
     "gpu-layers": VllmFlag("layers are all on one device: use --device cuda or --device cpu", also=("-ngl",)),
     "hf-repo": VllmFlag("write the hub id as MODEL", also=("-hf",)),
     "lora": VllmFlag("quire serves no adapters yet"),
-    "mmproj": VllmFlag(_NO_IMAGES),
+    "mmproj": VllmFlag("GGUF files are read for text alone; for images give a directory of safetensors"),
     "model-draft": VllmFlag("quire does not speculate yet", also=("-md",)),
     "n-gpu-layers": VllmFlag("layers are all on one device: use --device cuda or --device cpu"),
     "n-predict": VllmFlag("send max_tokens with requests"),

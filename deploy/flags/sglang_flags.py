@@ -32,7 +32,7 @@ SGLANG_FLAGS: dict[str, VllmFlag] = {
     "dp-size": VllmFlag(_NO_REPLICAS, ("1",)),
     "enable-dp-attention": VllmFlag(_NO_REPLICAS, bare=True),
     "enable-hierarchical-cache": VllmFlag("keys and values stay on the device", bare=True),
-    "ep-size": VllmFlag("ranks share the inner axis of every expert", ("1",)),
+    "ep-size": VllmFlag("use --enable-expert-parallel, which deals whole experts to all workers", ("1",)),
     "is-embedding": VllmFlag("use --task embed", bare=True),
     "lora-paths": VllmFlag("quire serves no adapters yet"),
     "max-prefill-tokens": VllmFlag(_STEP_TOKENS),
