@@ -1,4 +1,4 @@
-"""Payloads in frames of their own. `Pictures` is a double of messages with pixels, which vision will bring."""
+"""Payloads in frames of their own. `Pictures` is a double of messages with pixels; ours go in files."""
 
 import asyncio
 import hashlib

@@ -59,7 +59,7 @@ def test_a_chain_is_recognised_after_its_parent_was_evicted_and_computed_again()
 
 
 def run_with(engine, number, prompt, *placeholders):
-    """A double of an image's request, until the vision feature submits one: blocks that it read from the cache."""
+    """A double of an image's request: blocks that it read from the cache."""
     engine.submit(number, prompt)
     request = engine.core.live_requests.registry.find(b"f", number)
     request.placeholders = tuple(Placeholders(*one) for one in placeholders)

@@ -42,7 +42,7 @@ class Greedy:
     """Generates with a decoder and its cache; blocks are handed out backwards, so that nothing lies in order.
 
     With `hides` two tokens of three are 0 in the batch, and their embeddings are put in place: a double of an
-    encoder's images, which vision will bring.
+    encoder's images.
     """
 
     @torch.inference_mode()

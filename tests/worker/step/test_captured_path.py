@@ -48,7 +48,7 @@ def expected(reference, prompt, count):
 def test_triton_forms_and_padded_buckets_draw_what_transformers_draws(
     as_on_a_gpu, captured, pair_axes, drive, tiny_checkpoint, reference
 ):
-    """Three axes are those of text in a model that sees images, which vision will bring: on text they are alike."""
+    """Three axes are those of text in a model that sees images: on text they are alike."""
     driver = drive(gpu_runner(tiny_checkpoint(), captured, pair_axes=pair_axes), BLOCK)
     prompts = [np.random.default_rng(n).integers(1, 320, length).tolist() for n, length in enumerate((5, 19, 1))]
     drawn = [[], [], []]
