@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # collected in importlib mode, yet they share modules
@@ -44,6 +45,10 @@ no core waits for them at the end.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # OpenMP, too: threads with nothing to do sleep at once, because they would spin on cores that other files' tests need.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+# No test fails because the machine is slow, whose first example may import half of a library, nor by a draw of its own.
+settings.register_profile("quire", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.load_profile("quire")
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",

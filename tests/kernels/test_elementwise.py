@@ -12,7 +12,7 @@ from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.linear.pack import pack
 
-sizes = settings(max_examples=40, deadline=None, derandomize=True)
+sizes = settings(max_examples=40)
 
 
 def close(actual, expected):

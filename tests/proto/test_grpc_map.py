@@ -78,7 +78,7 @@ def plain(source: object) -> object:
     return tuple(source) if isinstance(source, array) else source
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.GenerateRequest)}))
 def test_requests_survive_the_way_through_protobuf(values):
     request = api.GenerateRequest(**values)
@@ -89,7 +89,7 @@ def test_requests_survive_the_way_through_protobuf(values):
     assert dataclasses.replace(got, input=plain(got.input)) == request
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.EmbedRequest)}))
 def test_embed_requests_survive_the_way_through_protobuf(values):
     request = api.EmbedRequest(**values)
@@ -98,7 +98,7 @@ def test_embed_requests_survive_the_way_through_protobuf(values):
     assert dataclasses.replace(got, inputs=[plain(one) for one in got.inputs]) == request
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.ClassifyRequest)}))
 def test_classify_requests_survive_the_way_through_protobuf(values):
     request = api.ClassifyRequest(**values)
@@ -107,7 +107,7 @@ def test_classify_requests_survive_the_way_through_protobuf(values):
     assert dataclasses.replace(got, inputs=[plain(one) for one in got.inputs]) == request
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.ScoreRequest)}))
 def test_score_requests_survive_the_way_through_protobuf(values):
     request = api.ScoreRequest(**values)

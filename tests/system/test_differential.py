@@ -134,7 +134,7 @@ def doors(shared_engine):
     return GrpcDoor(shared_engine.client), HttpDoor(shared_engine.http)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=250, suppress_health_check=list(HealthCheck))
 @given(request=requests())
 def test_a_random_request_gets_the_same_verdict_over_both_doors(doors, request) -> None:
     grpc, http = doors

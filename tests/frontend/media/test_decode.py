@@ -93,7 +93,7 @@ def patches(values: np.ndarray) -> np.ndarray:
     return np.repeat(squares[:, :, :, :, :, None], 2, axis=5).reshape(rows * columns, -1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 500), st.integers(1, 500), st.sampled_from(sorted(FORMATS_OF_MODE)), st.integers(0, 5))
 @example(1, 1, "RGB", 0)
 @example(1, 200, "RGB", 1)

@@ -51,7 +51,6 @@ FAMILIES = [family_of(16, 3, budget) for budget in BUDGETS] + [family_of(48, 1, 
 @example(816, 768)
 @example(100, 7_000)
 @example(7_001, 100)
-@settings(deadline=None)
 def test_sizes_are_those_of_transformers_and_never_more_than_is_said(height: int, width: int) -> None:
     for family in FAMILIES:
         size = get_aspect_ratio_preserving_size(
@@ -73,7 +72,7 @@ def picture(height: int, width: int) -> Image.Image:
 @example(4, 330, (4, 3, 70))
 @example(330, 4, (4, 3, 70))
 @example(84, 120, (4, 3, 70))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pixels_are_those_of_transformers_bit_for_bit(height: int, width: int, sizes: tuple[int, int, int]) -> None:
     patch, merge, budget = sizes
     image, family = picture(height, width), family_of(*sizes)
@@ -94,7 +93,6 @@ def test_pixels_are_those_of_transformers_bit_for_bit(height: int, width: int, s
 @example(9, 9, 24.0)
 @example(1, 1, 24.0)
 @example(3600, 32, 24.0)
-@settings(deadline=None)
 def test_frames_of_a_video_are_those_of_transformers(num_frames: int, asked: int, fps: float) -> None:
     videos = Gemma4Videos(placeholder_id=7, patch=16, merge=3, max_tokens=70, num_frames=asked)
     indices = videos.sample(num_frames, fps)

@@ -66,7 +66,6 @@ SIDES = st.one_of(st.integers(1, 99), st.integers(1, 12_000), st.integers(1, 400
 @example(3080, 3080)
 @example(4000, 3000)
 @example(1540, 12_000)
-@settings(deadline=None)
 def test_sizes_are_those_of_transformers_and_never_more_than_is_said(height: int, width: int) -> None:
     image = np.broadcast_to(np.uint8(0), (3, height, width))
     for family in FAMILIES:
@@ -110,7 +109,7 @@ def picture(height: int, width: int) -> Image.Image:
 @example(320, 320, FAMILIES[3])
 @example(16, 48, FAMILIES[3])
 @example(50, 111, FAMILIES[4])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pixels_are_those_of_transformers_bit_for_bit(height: int, width: int, family: PixtralImages) -> None:
     image, bounds = picture(height, width), {"height": family.max_height, "width": family.max_width}
     processor = PixtralImageProcessorPil(size=bounds, image_mean=MEAN, image_std=STD)

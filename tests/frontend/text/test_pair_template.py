@@ -19,7 +19,7 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(first=st.integers(0, 12), second=st.integers(0, 12), keep=st.none() | st.integers(5, 20), left=st.booleans())
 def test_a_pair_is_what_the_library_makes_of_it(kind, first, second, keep, left):
     tokenizer = Tokenizer.from_str(WORDS.to_str())

@@ -27,7 +27,7 @@ def run(pieces: list[str], stops: list[str], include: bool) -> tuple[str, str | 
     return shown + matcher.flush(), None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     pieces=st.lists(st.text("ab\n", max_size=4), max_size=12),
     stops=st.lists(st.text("ab\n", min_size=1, max_size=5), min_size=1, max_size=4),

@@ -86,7 +86,7 @@ row_lengths = st.integers(1, 70).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     lengths=st.lists(row_lengths, min_size=1, max_size=9),
     block_size=st.sampled_from([1, 4, 16]),

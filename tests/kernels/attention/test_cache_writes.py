@@ -30,7 +30,7 @@ def turned(x, angles):
     return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), -1)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(0, PLACES - 1), unique=True, max_size=PLACES),
     st.sampled_from([1, 2, 7]),
@@ -108,7 +108,7 @@ def poisoned_inputs(num_tokens, num_rows, num_axes=1):
     return StepInputs(*longs, *(torch.full((num_rows + extra,), -77).int() for extra in (1, 0, 0)))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=5),
     st.integers(0, 3),

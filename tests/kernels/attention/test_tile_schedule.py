@@ -23,7 +23,7 @@ row_lengths = st.integers(0, 90).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     lengths=st.lists(row_lengths, max_size=8),
     window=st.sampled_from([None, 1, 2, 15, 16, 17, 1000, Chunk(1), Chunk(20), Chunk(1000)]),

@@ -25,7 +25,7 @@ from quire.kernels.rows import add, widen
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
-common = settings(max_examples=25, deadline=None, derandomize=True)
+common = settings(max_examples=25)
 
 
 def random(shape, dtype, seed, spread=1.0):

@@ -24,7 +24,7 @@ TOLERANCE = {torch.float32: (1e-5, 1e-6), torch.bfloat16: (1.6e-2, 1e-3), torch.
 WIDTHS = [1, 7, 16, 33, 64, 768, 1030]
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
-common = settings(max_examples=40, deadline=None, derandomize=True)
+common = settings(max_examples=40)
 
 
 def close(result, wanted):

@@ -27,7 +27,7 @@ def starts_of(lengths):
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     lengths=LENGTHS,
     num_heads=st.sampled_from([1, 3]),

@@ -13,9 +13,7 @@ from quire.kernels.experts.shared import add_shared, add_shared_reference
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 pytestmark = pytest.mark.usefixtures("instruction_set")
-LAX = settings(
-    max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+LAX = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def draw(seed, tokens, k, count, hidden, inner, dtype, spread="all"):

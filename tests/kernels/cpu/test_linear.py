@@ -39,7 +39,7 @@ def tolerance(dtype):
     return {"rtol": 4 * eps, "atol": 100 * eps}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     rows=st.integers(0, 40),
     inputs=st.integers(1, 100),
@@ -81,7 +81,7 @@ def test_a_packed_weight_is_no_bigger_and_can_be_unpacked(dtype, outputs):
     assert torch.equal(linear_reference(x, packed, bias), linear_reference(x, before, bias))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     rows=st.integers(0, 40),
     inputs=st.integers(1, 100),

@@ -28,7 +28,7 @@ def test_packing_gives_what_the_reference_gives(instruction_set, outputs, inputs
 # ---- the product ----
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(max_examples=40)
 @given(
     rows=st.integers(0, 40),
     inputs=st.integers(1, 400),

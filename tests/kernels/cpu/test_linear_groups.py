@@ -14,7 +14,7 @@ from quire.kernels.linear.linear_groups import linear_groups, pack, pack_scale, 
 WAYS = ("int8", "none")
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
+@settings(max_examples=120)
 @given(
     rows=st.integers(0, 40),
     outputs=st.integers(1, 150),

@@ -35,7 +35,7 @@ assert encoder_tiles(16, 2, 1).keys == TILE
 LENGTHS = st.lists(st.sampled_from([1, 2, 17, TILE - 1, TILE, TILE + 1, 2 * TILE + 3]), max_size=3)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     st.sampled_from(DTYPES),
     LENGTHS,
@@ -78,7 +78,7 @@ def test_a_head_is_held_by_one_power_of_two_or_by_two_that_are_less():
     ]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     st.sampled_from(DTYPES),
     st.integers(0, 9),
@@ -115,7 +115,7 @@ def test_what_the_chip_cannot_hold_is_refused_by_name():
         layer_norm(wide, None, wide[0], wide[0], 1e-5)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     st.sampled_from(DTYPES),
     st.integers(0, 5),

@@ -35,7 +35,7 @@ def check(slots, computed, counts, padding, block_size, capacity=None, num_axes=
         assert torch.equal(column, getattr(expected, name)), name
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 6)), max_size=6),
     st.permutations(range(8)),

@@ -13,7 +13,7 @@ from quire.kernels.linear.linear_f8 import gated_linear_f8, linear_f8, norm_line
 from quire.kernels.linear.linear_f8_blocks import gated_linear_f8_blocks, linear_f8_blocks, norm_linear_f8_blocks
 
 F8 = torch.float8_e4m3fn
-sizes = settings(max_examples=40, deadline=None, derandomize=True)
+sizes = settings(max_examples=40)
 
 
 def value(code: int) -> float:

@@ -21,7 +21,7 @@ from quire.kernels.linear.norm import rms_norm
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 OFFSETS = ("none", "zeros", "minima")
-sizes = settings(max_examples=60, deadline=None, derandomize=True)
+sizes = settings(max_examples=60)
 
 
 def random(*shape, seed=0, dtype=torch.float32):

@@ -54,7 +54,7 @@ def test_sampling_parameters_are_checked_when_a_frame_is_decoded(examples):
             wire.frontend_decoder().decode(frame.replace(half, b"\xcb" + bytes.fromhex(bad)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=200))
 def test_random_bytes_do_nothing_but_wire_error(data):
     for make in DECODERS:

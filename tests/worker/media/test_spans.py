@@ -50,7 +50,7 @@ def reference():
     return positions
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(SIDES, SIDES, st.integers(0, 5), st.data())
 def test_row_ends_have_no_row_of_their_item(rows, columns, start, data):
     breaks = data.draw(st.sampled_from((0, 1)))
@@ -62,7 +62,7 @@ def test_row_ends_have_no_row_of_their_item(rows, columns, start, data):
     assert Spans([span], MERGE).rows(0, first, last).tolist() == expected[first - start : last - start]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(SIDES, SIDES, st.lists(st.integers(0, 20), min_size=1, max_size=4), st.integers(0, 5), st.data())
 def test_frames_of_a_video_count_from_its_first(rows, columns, times, start, data):
     """The rule of Qwen2.5-VL's paper: what follows goes on behind the largest position of any axis."""
@@ -85,7 +85,7 @@ def test_frames_of_a_video_count_from_its_first(rows, columns, times, start, dat
     assert ours.shift(len(expected)) == follows + 4 - len(expected)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(prompts(), st.data())
 def test_positions_are_those_of_transformers_in_any_chunks(reference, prompt, data):
     spans, length = prompt

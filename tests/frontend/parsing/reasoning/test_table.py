@@ -126,7 +126,7 @@ def test_a_grammar_begins_behind_the_reasoning_only_where_there_is_any():
 
 @pytest.mark.parametrize("row", [row for row in REASONING_FORMATS if not row.is_joint], ids=lambda row: row.name)
 @pytest.mark.parametrize("inside", [False, True])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_split_of_any_text_gives_the_same(row, inside, data):
     marks = [row.start, row.end, *row.calls, *(row.answer or ()), "Here", "\n", " ", "a", "<", "</", "é"]

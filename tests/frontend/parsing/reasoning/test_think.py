@@ -84,7 +84,7 @@ def test_other_marks_split_wherever_they_are_cut(name, written, reasoning, text)
         )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(shreds=SHREDS, inside=st.booleans())
 def test_any_split_of_any_text_gives_the_same(shreds, inside):
     written = "".join(shreds)

@@ -229,7 +229,7 @@ SHREDS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_any_split_of_any_text_gives_the_same(name, data):
     shreds = data.draw(st.lists(st.sampled_from(SHREDS[name]), max_size=14))

@@ -89,7 +89,7 @@ SHREDS = st.sampled_from(
 
 
 @pytest.mark.parametrize("kind", [HermesParser, Llama3JsonParser, MistralParser, PythonicParser])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(shreds=st.lists(SHREDS, max_size=12))
 def test_any_split_of_any_text_gives_the_same(kind, shreds):
     written = "".join(shreds)

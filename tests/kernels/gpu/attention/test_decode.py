@@ -55,7 +55,7 @@ several = st.integers(2, 100).flatmap(lambda seq: st.tuples(st.integers(2, seq),
 lengths = st.lists(st.one_of(one_token, one_token, one_token, several, st.just((0, 0))), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     lengths=lengths,
     programs=st.integers(1, 9),

@@ -172,7 +172,7 @@ def check_step(
     return body
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(
     **ANY,
     block_size=st.sampled_from([1, 2, 16, 64, 256]),
@@ -185,7 +185,7 @@ def test_the_plain_body_follows_the_reference_on_any_step(**step):
     assert not check_step(80, **step).specialized
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(
     **ANY,
     block_size=st.sampled_from([64, 128, 256]),

@@ -80,7 +80,7 @@ def close(got, drawn, kind, first=0):
     assert (error <= room * (whole + 0.1 * whole.norm())).all()
 
 
-@settings(max_examples=24, deadline=None, derandomize=True)
+@settings(max_examples=24)
 @given(
     form=st.sampled_from(FORMS),
     tokens=st.integers(0, 24),

@@ -48,7 +48,7 @@ def close(got, arguments, kind, first, added=(None, None)):
     torch.testing.assert_close(got.double(), wide, rtol=room, atol=room * (float(wide.norm()) + 0.1))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(
     tokens=st.integers(0, 40),
     k=st.integers(1, 3),
@@ -133,7 +133,7 @@ def test_the_body_and_the_tiles_hang_on_the_number_of_pairs():
     assert [product_tiles(pairs, 128, BF16, gated=True)["rows"] for pairs in (128, 4096, 65536)] == [16, 64, 128]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     tokens=st.integers(0, 5),
     experts=st.sampled_from([4, 12, 60]),

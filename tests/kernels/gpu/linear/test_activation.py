@@ -13,7 +13,7 @@ TILE = ACTIVATION_TILES["block"]
 pytestmark = pytest.mark.usefixtures("poisoned_results")
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(GATES)),
     st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),

@@ -44,7 +44,7 @@ def same(a, b):
     return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(
     kind=st.sampled_from(KINDS),
     bits=st.sampled_from([4, 8]),

@@ -59,7 +59,7 @@ def close(out, x, codes, scale, bias, expected):
     assert ((out.float() - expected.float()).abs() <= 2 * room + 1e-30).all()
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     rows=st.integers(0, 5),
     size=st.sampled_from([1, 3, 16, 33, 100, 5000, WIDEST + 100]),
@@ -110,7 +110,7 @@ def test_a_row_with_nan_or_infinity_has_a_scale_of_nan_and_zeros_stay_zeros(stat
     assert torch.equal(scales[[0, 3]], quantize(x, static)[1][[0, 3]])
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     num_tokens=st.sampled_from([1, 2, 15, 17, 33, 64, 65, 130]),
     size_in=st.sampled_from([1, 16, 70, 128, 200]),
@@ -189,7 +189,7 @@ def test_a_row_does_not_depend_on_the_others_and_keeps_its_nan(activations):
     assert torch.equal(spoilt[sound], together[sound])
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(
     rows=st.integers(0, 5),
     size=st.sampled_from([1, 3, 16, 100, 5000, WIDEST + 100]),
@@ -284,7 +284,7 @@ def test_what_is_packed_on_a_gpu_is_what_is_in_the_file():
 
 
 @given(st.integers(1, 200), st.integers(1, 60000), st.integers(1, 200000), st.sampled_from([F8, BF16, F32]))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 def test_tiles_can_be_launched_cover_the_layer_and_split_it_alike_for_few_tokens(num_tokens, size_in, size_out, dtype):
     tiles = tiles_for(num_tokens, size_in, size_out, dtype)
     for name in ("block_o", "block_i", "tokens", "parts", "num_warps"):

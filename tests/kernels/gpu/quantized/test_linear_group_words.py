@@ -64,7 +64,7 @@ SIZES = st.sampled_from([(1, 1), (1, 3), (2, 3), (4, 1), (4, 3), (3, 2), (8, 1),
 """Inputs of a group over 32, and groups: 32, 64, 96, 128, 256, and all inputs, which may be no whole tile."""
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(
     bits=st.sampled_from([4, 8]),
     size=SIZES,
@@ -85,7 +85,7 @@ def test_each_weight_is_the_one_that_is_meant_rounded_once(bits, size, outputs, 
     assert torch.equal(forms._many_tokens(x, *given, None, bits, None, "").double(), weight)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(
     tokens=st.integers(1, 40),
     bits=st.sampled_from([4, 8]),
@@ -157,7 +157,7 @@ def test_many_tokens_are_multiplied_piece_by_piece_in_one_place(monkeypatch):
 
 
 @given(st.integers(1, 64), st.integers(1, 900), st.integers(1, 200000), st.sampled_from([4, 8]))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 def test_tiles_cover_the_layer_whatever_the_tokens(tokens, units, outputs, bits):
     tiles, inputs = group_tiles(tokens, 32 * units, outputs, bits), 32 * units
     assert tiles["parts"] == group_tiles(1, inputs, outputs, bits)["parts"]

@@ -30,7 +30,7 @@ def draw(seed, num_tokens, size_in, size_out, dtype):
     return x, residual, norm_weight, integers, torch.rand(size_out, generator=generator) / 64, bias
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     rows=st.integers(0, 5),
     size=st.sampled_from([1, 3, 16, 33, 100, 5000, WIDEST + 100]),
@@ -76,7 +76,7 @@ def test_a_row_with_nan_or_infinity_has_zeros_and_a_scale_of_nan(size):
     assert torch.equal(scales[[0, 3]], quantize(x)[1][[0, 3]])
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(
     num_tokens=st.sampled_from([1, 2, 15, 17, 33, 65, 70]),
     size_in=st.sampled_from([1, 16, 70, 128, 200, 1040]),
@@ -117,7 +117,7 @@ def test_with_residual_norm_and_gate_the_layer_is_that_of_its_parts(dtype):
             torch.testing.assert_close(out, wanted, rtol=0.02, atol=0.02 * float(wanted.abs().max()))
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(
     rows=st.integers(0, 5),
     size=st.sampled_from([1, 3, 16, 100, 5000, WIDEST + 100]),

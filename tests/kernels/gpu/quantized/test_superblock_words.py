@@ -84,7 +84,7 @@ def test_every_place_in_the_table_by_every_scale_is_the_number_that_is_meant(dty
         assert torch.equal(product(picked, given, "IQ4_XS"), exact.to(dtype)[96:160])
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(
     kind=st.sampled_from(list(KINDS)),
     superblocks=st.integers(1, 3),
@@ -118,7 +118,7 @@ def test_a_part_of_superblocks_has_scales_of_float32_and_no_units(kind, inputs):
     assert torch.equal(made(given, kind, inputs, BF16), weight)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(
     tokens=st.sampled_from([1, 3, 16, 17, 40, 66]),
     kind=st.sampled_from(list(KINDS)),

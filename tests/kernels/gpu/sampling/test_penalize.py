@@ -34,7 +34,7 @@ def history(lengths, vocab, generator):
     return tokens, torch.randperm(SLOTS, generator=generator)[: len(lengths)], known, prompt
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 60), max_size=4), st.sampled_from([1, 2, 9, 33, 700]), st.integers(0, 999))
 def test_penalties_equal_the_reference(lengths, vocab, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -60,7 +60,7 @@ def test_a_history_longer_than_its_programs_take_at_once_is_counted_whole():
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     st.integers(0, 4),
     st.one_of(st.integers(1, 200), st.sampled_from([CHUNK - 1, CHUNK, CHUNK + 33])),

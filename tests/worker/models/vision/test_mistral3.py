@@ -119,7 +119,7 @@ def test_rows_are_those_of_transformers(model, grids, checkpoint, load):
     torch.testing.assert_close(rows, expected(folder, pictures), rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=3))
 @torch.inference_mode()
 def test_rows_are_those_of_transformers_for_images_of_any_size(checkpoint, load, sides):

@@ -68,7 +68,7 @@ SHREDS = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "ass
 SHREDS += ["to=functions.f", "commentary ", "\n", " ", "<|", THINK, CALL, FINAL]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(shreds=st.lists(st.sampled_from(SHREDS), max_size=12), whole=st.booleans())
 def test_any_split_of_any_text_gives_the_same(shreds, whole):
     written = "".join(shreds)

@@ -248,7 +248,7 @@ SHREDS = st.sampled_from(
 
 
 @every_format
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shreds=st.lists(SHREDS, max_size=14), cuts=st.lists(st.integers(0, 400), max_size=8))
 def test_any_split_of_any_text_gives_the_same_text_and_calls(name, shreds, cuts):
     written = "".join(shreds)
