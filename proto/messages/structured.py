@@ -32,10 +32,11 @@ _JSON_STYLE: Final[dict[str, Any]] = {
 _ANY_OBJECT: Final[dict[str, Any]] = {"type": "object", "x-guidance": _JSON_STYLE}
 _PLAIN_KEYS: Final[dict[str, Any]] = {"json_allowed_escapes": 'nrbtf\\"'}
 """Without \\uXXXX, by which a free key could spell a listed one."""
-_BODY: Final = "start: @body\n"
-_UNFORCED: Final = '%llguidance {"no_forcing": true}\n'
-"""A text that must come may be spelled by any tokens. Forced, it would come as the tokenizer writes it: `<|end|>` as
-the special token, which matches no text."""
+_UNFORCED: Final = {"name": "unforced", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: "a"'}
+"""An option of all grammars of a list, in one that none refers to: a client's own `%llguidance` remains the first's.
+
+A text that must come may be spelled by any tokens. Forced, it would come as the tokenizer writes it: `<|end|>` as the
+special token, which matches no text."""
 _FREE: Final = "FREE: /(.|\\n)*/\n"
 
 
@@ -89,14 +90,15 @@ def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
         if structured.kind == "channels":
             main, parts = _in_channels(structured.text, vocabulary)
         else:
-            main, parts = _BODY, [{"name": "body", **_body(structured, vocabulary)}]
+            main, parts = "", [{"name": "body", **_body(structured, vocabulary)}]
     except (ValueError, RecursionError) as error:
         if isinstance(error, ParameterError):
             raise
         raise _refusal(kind_of(structured), str(error)) from error
     if structured.after:
         main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
-    return json.dumps({"grammars": [{"lark_grammar": _UNFORCED + main}, *parts]})
+    first = [{"lark_grammar": main}] if main else []
+    return json.dumps({"grammars": [*first, *parts, _UNFORCED]})
 
 
 def _in_channels(text: str, vocabulary: LLTokenizer) -> tuple[str, list[dict[str, Any]]]:

@@ -64,6 +64,11 @@ LANGUAGES = [
     (Structured("json_schema", '{"type": "string", "pattern": "^<[|]end[|]>$"}'), {'"<|end|>"'}),
     (Structured("grammar", 'start: "a" "<|" "end|>"'), {"a<|end|>"}),
     (Structured("grammar", 'start: "a" OPEN END\nOPEN: "<" /[|]e/\nEND: "nd|>"'), {"a<|end|>"}),
+    (Structured("grammar", '%llguidance {"no_forcing": false}\nstart: "a<|end|>"'), {"a<|end|>"}),
+    (
+        Structured("grammar", '%llguidance {"allow_initial_skip": true}\nstart: "a"\n%ignore " "'),
+        {f"{' ' * n}a" for n in range(60)},
+    ),
     (Structured("choice", '["a", "b"]', after="12"), None),
 ]
 
