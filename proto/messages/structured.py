@@ -129,7 +129,8 @@ def _body(structured: Structured, vocabulary: LLTokenizer) -> dict[str, Any]:
         case "choice":
             return {"lark_grammar": "start: " + " | ".join(map(_literal, _choices(_json(kind, text))))}
         case "grammar":
-            return {"lark_grammar": grammar_from("grammar", text)}
+            # the library knows Lark by a line that begins with `start:`; GBNF cannot do without `::=`
+            return {"lark_grammar": grammar_from("grammar", text) if "::=" in text else text}
         case "structural_tag":
             return {"lark_grammar": _tagged(_json(kind, text), vocabulary)}
         case "channels":

@@ -69,6 +69,8 @@ LANGUAGES = [
         Structured("grammar", '%llguidance {"allow_initial_skip": true}\nstart: "a"\n%ignore " "'),
         {f"{' ' * n}a" for n in range(60)},
     ),
+    (Structured("grammar", '?start: "a" | "b::"'), {"a", "b::"}),
+    (Structured("grammar", "start[lazy]: /a{1,3}b/"), {"ab", "aab", "aaab"}),
     (Structured("choice", '["a", "b"]', after="12"), None),
 ]
 
