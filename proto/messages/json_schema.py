@@ -13,7 +13,7 @@ from itertools import accumulate
 from operator import or_
 from typing import Any
 
-from quire.proto.messages.exact_numbers import BOUNDS, check_numbers, moved_bound
+from quire.proto.messages.exact_values import BOUNDS, check_numbers, exact_patterns, moved_bound
 from quire.proto.messages.schema_facts import (
     ANNOTATIONS,
     Schema,
@@ -105,7 +105,7 @@ class _Rewriting:
         for key, value in schema.items():
             self._keyword(made, schema, key, value, path, others)
         self._close(made, schema, path, others)
-        return made
+        return exact_patterns(made)
 
     def _keyword(self, made: Schema, schema: Schema, key: str, value: Any, path: str, others: _Listed) -> None:
         place = f"{path}/{key}"

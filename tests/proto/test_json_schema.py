@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
+import regex
 from llguidance import LLMatcher, LLTokenizer
 from pydantic import BaseModel, Field
 
@@ -166,6 +167,27 @@ def test_a_model_of_pydantic_takes_back_what_its_schema_makes(vocabulary) -> Non
 )
 def test_what_would_be_doubled_or_invented_is_not_allowed(vocabulary, schema, text: str) -> None:
     assert not is_allowed(vocabulary, schema, text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r'^[^"]$', r"^[^\\]$", r'^[^"\\]{1,2}$', r'^[^]"]$', r'^[a-z[^"]]$', r'^[^\n"]$', r"^\P{P}$", r"^[\P{Po}a]$",
+        r'^\\[^"]$', r'^(?:[^"\\]|\\.)$', r"^.$", r"^[^a]$", r"^\D$", r'^[\[^"]$', r'^[^"]+[^\\]$',
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["value", "key", "other key"])
+def test_a_pattern_allows_no_escape_of_a_character_that_it_excludes(vocabulary, pattern: str, place: str) -> None:
+    of_key = {"type": "object", "patternProperties": {pattern: NULL}, "additionalProperties": place == "other key"}
+    schema = {"type": "string", "pattern": pattern} if place == "value" else of_key
+    value = {"value": "", "key": ":null}", "other key": ":1}"}[place]
+    allowed = set()
+    for text in ('"', "\\", "a", "]", "^", "[", '\\"', "\\a", "ab", 'a"', ".", "é"):
+        matches = regex.search(pattern, text, regex.VERSION1) is not None
+        if is_allowed(vocabulary, schema, f"{'{' * bool(value)}{json.dumps(text, ensure_ascii=False)}{value}"):
+            assert matches is not (place == "other key"), text
+            allowed.add(text)
+    assert allowed
 
 
 @pytest.mark.parametrize(

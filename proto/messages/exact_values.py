@@ -1,9 +1,12 @@
-"""Numbers of a JSON Schema that the grammar library, which computes with doubles, would change."""
+"""Numbers and patterns of a JSON Schema that the grammar library would change: it computes with doubles, and takes some
+classes of characters for larger ones.
+"""
 
 import math
+import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from quire.proto.messages.schema_facts import Schema
 
@@ -11,6 +14,9 @@ EXACT = 1 << 53
 """Up to here every integer is a double."""
 BOUNDS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
 """Keyword -> the direction in which a number may be moved and the schema allows no more than before."""
+
+_OPEN: Final = re.compile(r"\\P(\{[^}]*\}|\w)|\\.|\[\^\]?", re.DOTALL)
+"""A negated Unicode class; an escaped character; the beginning of a negated class, with a ] that is in it."""
 
 
 def moved_bound(value: Any, direction: int, path: str) -> Any:
@@ -39,3 +45,27 @@ def _numbers(value: Any) -> Iterator[int]:
     elif isinstance(value, list | dict):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _numbers(one)
+
+
+def exact_patterns(schema: Schema) -> Schema:
+    """The schema with its own `pattern` and `patternProperties`, not those below it, rewritten.
+
+    Where a class has all control characters, the library takes it for one of all characters that JSON escapes: within
+    `[^"]` it allows the quote, escaped. A class without NUL it takes as it is.
+    """
+    made = dict(schema)
+    if isinstance(pattern := made.get("pattern"), str):
+        made["pattern"] = _without_nul(pattern)
+    if isinstance(patterns := made.get("patternProperties"), dict):
+        made["patternProperties"] = {_without_nul(pattern): value for pattern, value in patterns.items()}
+    return made
+
+
+def _without_nul(pattern: str) -> str:
+    return _OPEN.sub(_closed, pattern)
+
+
+def _closed(found: re.Match[str]) -> str:
+    if found[1]:
+        return rf"[^\x00\p{found[1]}]"
+    return found[0] if found[0].startswith("\\") else rf"{found[0]}\x00"
