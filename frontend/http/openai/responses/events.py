@@ -4,6 +4,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
+from quire.frontend.http.answer import json_list
 from quire.frontend.http.openai.chat_answer import logprobs
 from quire.frontend.http.openai.responses.database import ResponseStatus
 from quire.frontend.http.openai.responses.items import PREFIXES, new_id
@@ -28,6 +31,8 @@ class GrowingResponse:
         """Kind of the open item: reasoning, message, or call and its number; empty: none."""
         self._grown: list[str] = []
         """Pieces of the open item's text or arguments, which are joined when it closes."""
+        self._logprobs: list[bytes] = []
+        """Members of the open message's list of logprobs, encoded: the end tells them four times."""
 
     @property
     def status(self) -> ResponseStatus:
@@ -88,8 +93,9 @@ class GrowingResponse:
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             yield from self._begin("message", item, part)
         self._grown.append(event.text)
-        entries = list(logprobs(event.logprobs))
-        self._part["logprobs"] += entries
+        entries = json_list(logprobs(event.logprobs))
+        if event.logprobs:
+            self._logprobs.append(bytes(entries)[1:-1])
         yield self._about("response.output_text.delta", content_index=0, delta=event.text, logprobs=entries)
 
     def _grow_call(self, call: api.ToolCallDelta) -> Iterator[Json]:
@@ -110,6 +116,9 @@ class GrowingResponse:
             return
         if not self._open.startswith("call "):
             self._part["text"] += grown
+            if self._logprobs:
+                self._part["logprobs"] = msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
+                self._logprobs.clear()
         elif item["type"] == "custom_tool_call":
             item["input"] = custom_input(grown)
         elif item["type"] == "tool_search_call":
