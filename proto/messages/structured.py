@@ -5,7 +5,9 @@ JSON is generated compactly, with at most one space after `,` and `:`; a model c
 """
 
 import json
-from functools import partial
+import re
+from collections.abc import Iterator
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -33,10 +35,9 @@ _ANY_OBJECT: Final[dict[str, Any]] = {"type": "object", "x-guidance": _JSON_STYL
 _PLAIN_KEYS: Final[dict[str, Any]] = {"json_allowed_escapes": 'nrbtf\\"'}
 """Without \\uXXXX, by which a free key could spell a listed one."""
 _UNFORCED: Final = {"name": "unforced", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: "a"'}
-"""An option of all grammars of a list, in one that none refers to: a client's own `%llguidance` remains the first's.
-
-A text that must come may be spelled by any tokens. Forced, it would come as the tokenizer writes it: `<|end|>` as the
-special token, which matches no text."""
+"""An option of all grammars of a list, in one that none refers to: a client's own `%llguidance` remains the first's."""
+_BETWEEN: Final = re.compile(r'[\s"\\]+')
+"""Characters that may stand within a text as the library's language spells it."""
 _FREE: Final = "FREE: /(.|\\n)*/\n"
 
 
@@ -97,8 +98,59 @@ def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
         raise _refusal(kind_of(structured), str(error)) from error
     if structured.after:
         main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
-    first = [{"lark_grammar": main}] if main else []
-    return json.dumps({"grammars": [*first, *parts, _UNFORCED]})
+    grammars = [*([{"lark_grammar": main}] if main else []), *parts]
+    if _spells_tokens(json.dumps(grammars, ensure_ascii=False), vocabulary) or _composes_tokens(structured, vocabulary):
+        grammars.append(_UNFORCED)
+    return json.dumps({"grammars": grammars})
+
+
+def _spells_tokens(text: str, vocabulary: LLTokenizer) -> bool:
+    """True where the texts of a grammar have a special token's.
+
+    The library takes a text that must come for the tokens that the tokenizer writes it with, as a model would; but a
+    special one does not match its text. Unforced, other tokens spell it.
+    """
+    joined = _BETWEEN.sub("", text).encode(errors="ignore").decode()
+    return any(map(vocabulary.is_special_token, vocabulary.tokenize_str(joined, parse_special=True)))
+
+
+def _composes_tokens(structured: Structured, vocabulary: LLTokenizer) -> bool:
+    """True where expressions and rules of a client may put a special token's text together, having its characters."""
+    written = set("".join(_expressions(structured)))
+    return any(text and written.issuperset(text) for text in _special_texts(vocabulary))
+
+
+def _expressions(structured: Structured) -> Iterator[str]:
+    match structured.kind:
+        case "regex" | "grammar":
+            yield structured.text
+        case "json_schema" | "structural_tag":
+            yield from _patterns(json.loads(structured.text))
+        case "channels":
+            channels = msgspec.json.decode(structured.text, type=Channels)
+            if channels.answer is not None:
+                yield from _expressions(channels.answer)
+            for call in channels.calls:
+                yield from _patterns(json.loads(bytes(call.schema)))
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _patterns(one)
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "pattern" and isinstance(value, str):
+                yield value
+            elif key == "patternProperties" and isinstance(value, dict):
+                yield from value
+            yield from _patterns(value)
+
+
+@lru_cache(maxsize=4)
+def _special_texts(vocabulary: LLTokenizer) -> tuple[str, ...]:
+    special = filter(vocabulary.is_special_token, range(vocabulary.vocab_size))
+    return tuple(vocabulary.decode_str([token]) for token in special)
 
 
 def _in_channels(text: str, vocabulary: LLTokenizer) -> tuple[str, list[dict[str, Any]]]:
