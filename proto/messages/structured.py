@@ -99,7 +99,10 @@ def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
     if structured.after:
         main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
     grammars = [*([{"lark_grammar": main}] if main else []), *parts]
-    if _spells_tokens(json.dumps(grammars, ensure_ascii=False), vocabulary) or _composes_tokens(structured, vocabulary):
+    # where one thing must come, the library looks for its end, in a client's own rules (/a+/ /a+b/) perhaps forever
+    has_rules = kind_of(structured) == "grammar"
+    text = json.dumps(grammars, ensure_ascii=False)
+    if has_rules or _spells_tokens(text, vocabulary) or _composes_tokens(structured, vocabulary):
         grammars.append(_UNFORCED)
     return json.dumps({"grammars": grammars})
 
@@ -115,14 +118,14 @@ def _spells_tokens(text: str, vocabulary: LLTokenizer) -> bool:
 
 
 def _composes_tokens(structured: Structured, vocabulary: LLTokenizer) -> bool:
-    """True where expressions and rules of a client may put a special token's text together, having its characters."""
+    """True where expressions of a client may put a special token's text together: they have its characters."""
     written = set("".join(_expressions(structured)))
     return any(text and written.issuperset(text) for text in _special_texts(vocabulary))
 
 
 def _expressions(structured: Structured) -> Iterator[str]:
     match structured.kind:
-        case "regex" | "grammar":
+        case "regex":
             yield structured.text
         case "json_schema" | "structural_tag":
             yield from _patterns(json.loads(structured.text))

@@ -115,6 +115,16 @@ def test_free_text_comes_first_where_a_marker_is_named(folder, texts) -> None:
     assert bits_of(matchers.masks([0]).result()) == {of_text[b"a"], of_text[b"b"]}
 
 
+@pytest.mark.timeout(60)
+def test_rules_of_a_client_are_not_followed_forever_to_where_they_must_lead(folder, texts) -> None:
+    matchers = GrammarMatchers(folder, WIDTH, (END,), 1, CPU)
+    matchers.apply(plan(admit(0, Structured("grammar", 'start: "c" | "b" /a+/ /a+b/'))))
+    of_text = {text: token for token, text in texts.items()}
+    for text in (b"b", b"a", b"a"):
+        assert of_text[text] in bits_of(matchers.masks([0]).result())
+        told(matchers, 0, of_text[text])
+
+
 def test_special_tokens_begin_and_end_structures_where_their_texts_are_named(folder, texts) -> None:
     tags = {"structures": [{"begin": "ab<|end|>", "schema": {"const": 1}, "end": "<|end|>c"}], "triggers": ["ab"]}
     matchers = GrammarMatchers(folder, WIDTH, (END + 1,), 1, CPU)
