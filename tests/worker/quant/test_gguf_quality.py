@@ -116,5 +116,5 @@ def test_the_perplexity_of_each_type_is_near_that_of_fp32(file, texts, dense, ki
     exact, rounded = (perplexity(folder, "none", texts, dtype=dtype) for dtype in ("float32", "auto"))
     print(f"{kind}: {exact / dense - 1:+.3%}, rounded activations {rounded / exact - 1:+.3%}")
     assert exact == pytest.approx(dense, rel=most)
-    assert rounded == pytest.approx(exact, rel=0.0015)
+    assert rounded == pytest.approx(exact, rel=0.0025)
     assert len({dense, exact, rounded}) == 3

@@ -235,7 +235,7 @@ def test_the_perplexity_of_a_cache_in_bfloat16_is_that_of_fp32_but_for_roundings
 def test_the_perplexity_of_4_bit_groups_is_near_that_of_fp32_with_and_without_rounded_activations(texts, dense) -> None:
     exact, rounded = (perplexity(MODEL, "int4", texts, dtype=dtype) for dtype in ("float32", "auto"))
     near("int4", exact, dense, 0.025)
-    near("int4, rounded activations", rounded, exact, 0.0015)
+    near("int4, rounded activations", rounded, exact, 0.0025)
 
 
 @pytest.mark.parametrize("size", [128, 32])
@@ -245,7 +245,7 @@ def test_the_perplexity_of_symmetric_4_bit_groups_is_near_that_of_fp32(texts, de
         perplexity(in_groups(tmp_path, size), "none", texts, dtype=dtype) for dtype in ("float32", "auto")
     )
     near(f"4 bits by {size}", exact, dense, 0.025)
-    near(f"4 bits by {size}, rounded activations", rounded, exact, 0.0015)
+    near(f"4 bits by {size}, rounded activations", rounded, exact, 0.0025)
 
 
 @pytest.mark.parametrize("size", [16, 32])
@@ -254,4 +254,4 @@ def test_the_perplexity_of_4_bit_floats_is_near_that_of_fp32(texts, dense, tmp_p
         perplexity(in_floats(tmp_path, size), "none", texts, dtype=dtype) for dtype in ("float32", "auto")
     )
     near(f"e2m1 by {size}", exact, dense, 0.02)
-    near(f"e2m1 by {size}, rounded activations", rounded, exact, 0.0015)
+    near(f"e2m1 by {size}, rounded activations", rounded, exact, 0.0025)
