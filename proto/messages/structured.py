@@ -64,9 +64,11 @@ def load_vocabulary(folder: Path, width: int, eos_token_ids: tuple[int, ...]) ->
     """
     try:
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        return LLTokenizer(text, n_vocab=width, eos_token=list(eos_token_ids))
+        vocabulary = LLTokenizer(text, n_vocab=width, eos_token=list(eos_token_ids))
     except (OSError, ValueError) as error:
         raise TokenizerUnfit(f"structured output does not work with this model's tokenizer: {error}") from error
+    _special_texts(vocabulary)  # looked up once, before a grammar waits for it
+    return vocabulary
 
 
 def new_matcher(vocabulary: LLTokenizer, structured: Structured) -> LLMatcher:
