@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -115,14 +116,25 @@ def test_free_text_comes_first_where_a_marker_is_named(folder, texts) -> None:
     assert bits_of(matchers.masks([0]).result()) == {of_text[b"a"], of_text[b"b"]}
 
 
-@pytest.mark.timeout(60)
-def test_rules_of_a_client_are_not_followed_forever_to_where_they_must_lead(folder, texts) -> None:
-    matchers = GrammarMatchers(folder, WIDTH, (END,), 1, CPU)
-    matchers.apply(plan(admit(0, Structured("grammar", 'start: "c" | "b" /a+/ /a+b/'))))
-    of_text = {text: token for token, text in texts.items()}
-    for text in (b"b", b"a", b"a"):
-        assert of_text[text] in bits_of(matchers.masks([0]).result())
-        told(matchers, 0, of_text[text])
+WALK = """
+import sys
+from pathlib import Path
+from quire.proto.messages.params import Structured
+from quire.proto.messages.structured import load_vocabulary, new_matcher
+vocabulary = load_vocabulary(Path(sys.argv[1]), int(sys.argv[2]), (int(sys.argv[3]),))
+matcher = new_matcher(vocabulary, Structured("grammar", 'start: "c" | "b" /a+/ /a+b/'))
+for token in vocabulary.tokenize_str("baaa"):
+    mask = matcher.compute_bitmask()
+    assert mask[token >> 3] >> (token & 7) & 1
+    assert matcher.consume_token(token)
+"""
+
+
+def test_rules_of_a_client_are_not_followed_forever_to_where_they_must_lead(folder) -> None:
+    """In a process that can be killed: the library would not come back."""
+    command = [sys.executable, "-c", WALK, str(folder), str(WIDTH), str(END)]
+    walked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert walked.returncode == 0, walked.stderr
 
 
 def test_special_tokens_begin_and_end_structures_where_their_texts_are_named(folder, texts) -> None:
