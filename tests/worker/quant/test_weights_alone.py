@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tiny_classifiers import SHAPE
 
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
@@ -24,15 +25,6 @@ STATED = {
     "format": "float-quantized",
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": WEIGHTS, "input_activations": None}},
     "ignore": ["lm_head"],
-}
-ENCODER = {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 130,
-    "initializer_range": 0.15,
 }
 
 
@@ -75,7 +67,7 @@ def vectors(folder, settings, drive, prompts):
 def test_vectors_are_those_of_the_dequantized_model(settings, drive, tmp_path, architecture, kind, fields):
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        getattr(transformers, architecture)(kind(**ENCODER, **fields)).save_pretrained(tmp_path / "model")
+        getattr(transformers, architecture)(kind(**SHAPE, **fields)).save_pretrained(tmp_path / "model")
     quantized, meant = both(tmp_path / "model", tmp_path)
     prompts = [[5, 9, 17], list(range(2, 60))]
     (name, ours), (none, theirs) = (vectors(one, settings, drive, prompts) for one in (quantized, meant))
