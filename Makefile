@@ -17,7 +17,7 @@ help:
 	@echo "make serve   start an engine on the embedded model (ARGS='...' adds quire serve flags)"
 	@echo "make check   lint, types, rules and unit tests: what to run while working"
 	@echo "make test    every test, and the slowest twenty (ARGS='...' adds pytest arguments): what to run before a change goes in"
-	@echo "make test-models   every model under every condition of serving, and more of the simulator (about two hours; ARGS='-k qwen3' takes some)"
+	@echo "make test-models   every model under every condition of serving, and more of the simulator (about three hours; ARGS='-k qwen3' takes some)"
 	@echo "make lint    ruff;  make type: mypy;  make rules: the architecture tests;  make unit: the unit tests, rules too"
 	@echo "make proto   generate proto/generated from proto/quire.proto;  make pages: deploy/OPTIONS.md, frontend/METRICS.md, frontend/PARSERS.md, tables of deploy/TUNING.md"
 	@echo "make compiled   record what Triton makes of each kernel for each chip, after one has changed"
@@ -74,7 +74,7 @@ endif
 unit: $(STAMP)
 	@$(BIN)/python -m pytest $(UNIT) $(ARGS)
 
-# Each model under the whole product of conditions, two minutes each: tests/worker/models/conditions.jsonl gets its rows; and the
+# Each model under the whole product of conditions, two to five minutes each (tests/worker/models/conditions.jsonl), and the
 # seeds of the simulator that `make test` leaves out.
 test-models: $(STAMP)
 	@$(BIN)/python -m pytest -m product tests/worker/models/test_conditions.py tests/sim/test_sim.py $(ARGS)
