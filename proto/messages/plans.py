@@ -159,7 +159,7 @@ class StepResult(WireMessage, frozen=True):
     bad_rows: tuple[int, ...] = ()
     """Rows (of the plan) whose logits were not finite; their token is meaningless."""
     stuck_rows: tuple[int, ...] = ()
-    """Rows whose grammar allows no further token or gave up; their token is meaningless."""
+    """Rows whose grammar allows no further token, gave up or took too long; their token is meaningless."""
     logprobs: tuple[RowLogprobs, ...] = ()
     lost_encodes: tuple[int, ...] = ()
     """Encodes of the plan whose file was missing or of another size, on whichever rank: their rows mean nothing.

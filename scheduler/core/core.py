@@ -235,7 +235,10 @@ class Core:
         for sequence in accepted.misled:
             self.live_requests.send_back(sequence, group_epoch, now)
         for sequence in accepted.stuck:
-            text = "no token can follow what the grammar has taken so far; change it, or what else the request forbids"
+            text = (
+                "no token can follow what the grammar has taken so far, or telling which can kept others waiting too "
+                "long; change it (rules that read a text in many ways take longest), or what else the request forbids"
+            )
             self.live_requests.end(sequence, "error", group_epoch, effects, now, error="GRAMMAR_FAILED", message=text)
         group_epoch.on_encoded(plan, result.lost_encodes)
         group_epoch.in_flight.take_result(result.step)

@@ -3,7 +3,8 @@
 Compiling happens in threads of its own from the admission on; masks are made in another one while the device runs the
 layers, from the tokens sampled so far. A step waits for both only where it is about to sample. Where the host's cores
 are the device nothing runs beside it: a thread of masks would keep the layers' threads waiting, so masks come first.
-What limits a grammar is counted, not timed: every rank makes equal masks.
+What limits a mask is counted, not timed: every rank makes equal ones. Their time is measured as well, because all rows
+of a step wait for the slowest; it changes no mask, it ends an output, and of that the reporter alone is heard.
 
 Shape legend: G rows with a grammar, W words of 32 tokens.
 """
@@ -12,6 +13,7 @@ import hashlib
 import logging
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -37,6 +39,11 @@ GRAMMAR_BYTES, TEXT_FACTOR = 128 << 10, 24
 """A compiled grammar takes about so much, and so many times its text."""
 COMPILERS = 2
 MOST_THREADS = 8
+FREE_SECONDS = 0.01
+"""Seconds that each token of an output has. One of JSON takes a hundredth of them; one of a grammar that reads its text
+in many ways, any time: the library's counts are reached at half a second a token."""
+MAX_SECONDS = 2.0
+"""Seconds that an output may take beyond, as long as compiling may: others have waited so long for it."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +59,37 @@ class _SlotMatcher:
     allowed: Bits | None
     """The request's own allowed ids: [W]."""
     sampled: "_SampledToken | None" = None
+    seconds: float = 0.0
+    """Seconds taken beyond what is free."""
+
+    @property
+    def is_late(self) -> bool:
+        return self.seconds > MAX_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The work of one row's matcher in a step."""
+
+    row: int
+    slot_matcher: _SlotMatcher
+    matcher: LLMatcher
+    token: int | None
+    """To consume before the mask is made."""
+
+    def take(self, bits: Bits) -> float:
+        """Alone, in this thread. Returns the seconds of it, not those of waiting for a core."""
+        begun = time.thread_time()
+        if self.token is not None:
+            self.matcher.consume_token(self.token)
+        mask = bits[self.row]
+        self.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        seconds = time.thread_time() - begun
+        was_late = self.slot_matcher.is_late
+        self.slot_matcher.seconds += max(0.0, seconds - FREE_SECONDS)
+        if self.slot_matcher.is_late and not was_late:
+            _log.warning("others waited %g s for a grammar: its output ends", MAX_SECONDS)
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +106,9 @@ class GrammarMasks:
     """The tokens that the rows with a grammar may sample in one step."""
 
     bits: Bits
-    """[G, W]; all set where the row is stuck, whose token then means nothing."""
+    """[G, W]; all set where the grammar allows no token."""
     stuck: tuple[int, ...]
-    """Those of the G rows whose grammar allows no token or gave up."""
+    """Those of the G rows whose grammar allows no token, gave up or took too long. Their tokens mean nothing."""
 
 
 class GrammarMatchers:
@@ -90,6 +128,9 @@ class GrammarMatchers:
         self._compiled = _Compiled(MAX_CACHE_BYTES)
         self._vocabulary: Future[LLTokenizer] | None = None
         self._executor: LLExecutor | None = None
+        self._num_threads = max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2))
+        self._in_turn = False
+        """One grammar is slow; which one is seen where they do not run side by side."""
 
     def apply(self, plan: StepPlan) -> None:
         """Drop the matchers of released slots, begin those of admitted ones; after `SlotTable` found the plan sound."""
@@ -132,7 +173,7 @@ class GrammarMatchers:
                 load_vocabulary, self._folder, self._vocab_size, self._eos_token_ids
             )
             if self._device.works_beside:
-                self._executor = LLExecutor(max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2)))
+                self._executor = LLExecutor(self._num_threads)
         output = unpack(admit.tokens)[admit.num_prompt :].tolist()
         matcher = self._compilers.submit(self._matcher, self._vocabulary, structured, output)
         return _SlotMatcher(matcher, self._allowed(admit.params))
@@ -168,42 +209,45 @@ class GrammarMatchers:
     def _make_masks(self, pending: list[tuple[_SlotMatcher, _SampledToken | None]]) -> GrammarMasks:
         """The matchers consume their tokens and compute their masks. Runs in the masks' thread."""
         bits = np.full((len(pending), self._num_words), -1, dtype=np.int32)
-        consumed, masked = [], []
+        turns = []
         on_host: dict[int, list[int]] = {}
         for row, (slot_matcher, sampled) in enumerate(pending):
             matcher = slot_matcher.matcher.result()
             if matcher is None:
                 continue
-            masked.append((matcher, row))
+            token = None
             if sampled is not None:
                 if id(sampled.token_ids) not in on_host:  # mostly one step's for all
                     sampled.mark.wait()
                     on_host[id(sampled.token_ids)] = sampled.token_ids.tolist()
-                consumed.append((matcher, on_host[id(sampled.token_ids)][sampled.index]))
-        self._advance(consumed, masked, bits)
-        free = {row for matcher, row in masked if not matcher.is_error()}
+                token = on_host[id(sampled.token_ids)][sampled.index]
+            turns.append(_Turn(row, slot_matcher, matcher, token))
+        self._advance(turns, bits)
+        free = {turn.row for turn in turns if not turn.matcher.is_error()}
         for row, (slot_matcher, _) in enumerate(pending):
             if row in free and slot_matcher.allowed is not None:
                 bits[row] &= slot_matcher.allowed
                 if not bits[row].any():
                     free.discard(row)
-        stuck = tuple(row for row in range(len(pending)) if row not in free)
-        bits[list(stuck)] = -1
-        return GrammarMasks(bits, stuck)
+        bits[[row for row in range(len(pending)) if row not in free]] = -1
+        stuck = (row for row, (slot_matcher, _) in enumerate(pending) if row not in free or slot_matcher.is_late)
+        return GrammarMasks(bits, tuple(stuck))
 
-    def _advance(self, consumed: list[tuple[LLMatcher, int]], masked: list[tuple[LLMatcher, int]], bits: Bits) -> None:
+    def _advance(self, turns: list[_Turn], bits: Bits) -> None:
         """Tokens in, masks out. Waking a thread costs as much as several masks: it pays where cores are free."""
-        num_bytes = 4 * bits.shape[1]
-        if self._executor is None:
-            for matcher, token in consumed:
-                matcher.consume_token(token)
-            for matcher, row in masked:
-                matcher.unsafe_compute_mask_ptr(bits.ctypes.data + row * num_bytes, num_bytes)
+        if not turns:
             return
+        if self._executor is None or self._in_turn:
+            self._in_turn = max(turn.take(bits) for turn in turns) > FREE_SECONDS
+            return
+        begun = time.perf_counter()
+        consumed = [(turn.matcher, turn.token) for turn in turns if turn.token is not None]
         if consumed:
             self._executor.consume_token_par(consumed)
-        if masked:
-            self._executor.unsafe_compute_mask_ptr(masked, bits.ctypes.data, num_bytes, len(bits))
+        masked = [(turn.matcher, turn.row) for turn in turns]
+        self._executor.unsafe_compute_mask_ptr(masked, bits.ctypes.data, 4 * bits.shape[1], len(bits))
+        rounds = -(-len(turns) // self._num_threads)
+        self._in_turn = time.perf_counter() - begun > rounds * FREE_SECONDS
 
 
 class _Compiled:

@@ -57,7 +57,7 @@ class InFlight:
     rows: StepRows
     output: StepOutput
     stuck: tuple[int, ...]
-    """Rows of the plan whose grammar allowed no token"""
+    """Rows of the plan whose grammar allowed no token or took too long"""
     encoded: Encoded | None
     """None: the plan encodes none."""
     mark: Mark

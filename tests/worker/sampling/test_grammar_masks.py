@@ -13,7 +13,10 @@ import torch
 
 from quire.proto.messages.params import SamplingParams, Structured
 from quire.proto.messages.plans import Admit, StepPlan
+from quire.proto.messages.structured import load_vocabulary, new_matcher
 from quire.proto.transport.wire import ints
+from quire.worker.device.device import Device
+from quire.worker.sampling import grammar_masks
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
@@ -184,6 +187,30 @@ def test_a_token_that_is_outside_the_grammar_makes_the_row_stuck(folder, texts) 
     masks = matchers.masks([1, 0]).result()
     assert masks.stuck == (1,)
     assert texts[min(bits_of(masks, 0))] == b"a"
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_grammar_for_which_others_wait_too_long_ends_alone(folder, texts, monkeypatch, beside) -> None:
+    """Rules that read a text in many ways take longer with each token. Its masks stay those of the other ranks."""
+    monkeypatch.setattr(grammar_masks, "FREE_SECONDS", 0.001)
+    monkeypatch.setattr(grammar_masks, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(Device, "works_beside", beside)
+    ways, one = Structured("grammar", 'start: e\ne: e e | "a" | "b"'), Structured("json_schema", '{"type": "string"}')
+    matchers = GrammarMatchers(folder, WIDTH, (END,), 3, CPU)
+    matchers.apply(plan(admit(0, ways), admit(1, one), admit(2, ways)))
+    unwatched = new_matcher(load_vocabulary(folder, WIDTH, (END,)), ways)
+    of_text = {text: token for token, text in texts.items()}
+    for length in range(300):
+        masks = matchers.masks([1, 2]).result()
+        assert masks.bits[1].tobytes()[: WIDTH // 8] == unwatched.compute_bitmask()[: WIDTH // 8]
+        if masks.stuck:
+            break
+        told(matchers, 1, of_text[b"a" if length else b'"'])
+        told(matchers, 2, of_text[b"a"])
+        assert unwatched.consume_token(of_text[b"a"])
+    assert masks.stuck == (1,)
+    assert length > 20
+    assert matchers.masks([0]).result().stuck == ()  # the same grammar, where it begins
 
 
 def test_a_compiled_grammar_is_used_again(folder, monkeypatch) -> None:
