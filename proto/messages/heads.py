@@ -18,6 +18,8 @@ class HeadFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """They are logits of tokens: a prompt is what the model was to answer, with all marks that it knows."""
     by_token: bool = False
     """A prompt has these numbers for each of its tokens, one token's behind the other's."""
+    padding: int = -1
+    """The numbers are those of a prompt's last token that is not this one; -1: of its last."""
 
 
 class EmbeddingVector(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -49,7 +49,7 @@ FACTS = requests.ModelFacts(
     quantization="int8",
     num_ranks=2,
     media=media.MediaFacts(("image",), 4, 64, 128, True),
-    head=heads.HeadFacts(("no", "yes"), "softmax", True, True),
+    head=heads.HeadFacts(("no", "yes"), "softmax", True, True, 3),
     windows=(1024,),
     most_blocks=(193,),
 )

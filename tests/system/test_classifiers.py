@@ -6,6 +6,8 @@ import urllib.request
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from test_rerankers import post
 from tiny_classifiers import logits, write
 
@@ -60,6 +62,19 @@ def test_both_doors_give_the_numbers_of_transformers(served, base_url):
     ids = list(engine.client.tokenize(TEXTS[0]).token_ids)
     status, answer = post(f"{base_url}/classify", {"input": [ids, ids]})
     np.testing.assert_allclose([one["probs"] for one in answer["data"]], activation(raw[[0, 0]]), atol=2e-5)
+
+
+def test_padding_behind_a_text_means_what_it_means_to_transformers(served):
+    """The library labels a decoder's last token that is none; an encoder reads it as any other token."""
+    engine, folder, activation = served
+    ids = list(engine.client.tokenize(TEXTS[0]).token_ids)
+    inputs = [ids, [*ids, 0, 0], [*ids, 0, ids[-1]], [0, 0, 0], [0]]
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        raw = np.stack([model(torch.tensor([one])).logits[0].double().numpy() for one in inputs])
+    found = engine.client.classify(ClassifyRequest(inputs=inputs))
+    np.testing.assert_allclose(found.probs, activation(raw), atol=2e-5)
+    assert found.prompt_tokens == sum(map(len, inputs))
 
 
 def test_pooling_answers_with_the_same_numbers(served, base_url):

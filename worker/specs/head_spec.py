@@ -24,6 +24,15 @@ _BY_CLASS: Final[dict[str, Activation]] = {"Identity": "none", "Sigmoid": "sigmo
 """Names of torch's modules, as sentence-transformers writes them down for a cross-encoder."""
 TOKENS: Final = "classifier_from_token"
 DIFFERENCE: Final = "from_2_way_softmax"
+_PADDING: Final = {
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), 0),
+    **dict.fromkeys(("olmo2", "olmo3", "seed_oss"), 1),
+    "glm4": 151329,
+    "ministral3": 11,
+    "phi3": 32000,
+    "smollm3": 128004,
+}
+"""By `model_type`, of the library's config classes that have one; those of the others are null."""
 METHODS: Final = (DIFFERENCE, "no_post_processing")
 """Names that vLLM has for the ways from the logits of tokens to numbers of labels."""
 
@@ -56,6 +65,8 @@ class HeadSpec:
     """Its one number is what the logit of the second token has over that of the first."""
     by_token: bool = False
     """Every token of a prompt has its numbers; else one token's are the prompt's."""
+    padding: int = -1
+    """The token whose numbers are never a prompt's, where one's at its end are; -1: none."""
 
     @property
     def num_rows(self) -> int:
@@ -64,7 +75,7 @@ class HeadSpec:
 
     @property
     def facts(self) -> HeadFacts:
-        return HeadFacts(self.labels, self.activation, bool(self.tokens), self.by_token)
+        return HeadFacts(self.labels, self.activation, bool(self.tokens), self.by_token, self.padding)
 
     def num_elements(self, hidden: int) -> int:
         """Parameters of the head."""
@@ -90,6 +101,18 @@ def read_head(config: Config, architecture: str, shape: HeadShape | None, asked:
         bias=shape.bias and (not shape.by_token or flag(config, "token_classification_bias", True)),
         by_token=shape.by_token,
     )
+
+
+def read_padding(config: Config) -> int:
+    """The padding of a decoder with a head, whose last other token transformers labels, even of a text alone.
+
+    Such models are often trained with one that ends each turn. Where config.json leaves it out it is that of the
+    library's config class; null: -1.
+    """
+    stated: Any = config.get("pad_token_id", _PADDING.get(str(config.get("model_type"))))
+    if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int)):
+        raise ModelError("pad_token_id", f"must be a token id or null, got {shown(stated)}")
+    return -1 if stated is None else max(-1, stated)
 
 
 def _of_tokens(labels: tuple[str, ...], asked: AskedTask, who: str) -> HeadTask:

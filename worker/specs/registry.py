@@ -9,7 +9,7 @@ from quire.worker.fields import MAX_EXPERTS_TOGETHER, Config, architecture_of, f
 from quire.worker.specs.architectures import ARCHITECTURES, GENERATORS, REFUSED
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import gemma4, llama
-from quire.worker.specs.head_spec import HEAD_TASKS, TOKENS, read_head, read_token_head
+from quire.worker.specs.head_spec import HEAD_TASKS, TOKENS, HeadSpec, read_head, read_padding, read_token_head
 from quire.worker.specs.library.apart import describe_apart
 from quire.worker.specs.library.choice import Describe, described, head_shape, stated_config, uses_library
 from quire.worker.specs.library.spec import LibrarySpec
@@ -64,15 +64,22 @@ def read_spec(
         return spec
     shape = head_shape(spec) if isinstance(spec, LibrarySpec) else ARCHITECTURES[spec.architecture].classifier
     if task in HEAD_TASKS or (task in ("auto", "pooling") and shape is not None):
-        head = read_head(config, spec.architecture, shape, task)
-        pooling = spec.head_pooling if isinstance(spec, LibrarySpec) else None
-        return replace(spec, head=head, pooling=pooling or ("cls" if isinstance(spec, EncoderSpec) else "last"))
+        return _with_head(spec, config, read_head(config, spec.architecture, shape, task))
     if isinstance(spec, EncoderSpec):
         return replace(spec, pooling=read_pooling(model_dir, spec.pooling))
     pooling = read_pooling(model_dir, "cls" if spec.whole_prompts else "last")
     if pooling == "cls" and not spec.whole_prompts:
         raise ModelError("pooling_mode", "the first token of a decoder has seen nothing else; supported: mean, last")
     return replace(spec, pooling=pooling)
+
+
+def _with_head(spec: AnySpec, config: Config, head: HeadSpec) -> AnySpec:
+    if isinstance(spec, EncoderSpec):
+        return replace(spec, head=head, pooling="cls")
+    pooling = spec.head_pooling if isinstance(spec, LibrarySpec) else "last"
+    if pooling == "last" and not head.by_token:
+        head = replace(head, padding=spec.padding if isinstance(spec, LibrarySpec) else read_padding(config))
+    return replace(spec, head=head, pooling=pooling)
 
 
 def _with_token_head(spec: AnySpec, config: Config, tokenizer: Path, task: AskedTask) -> ModelSpec:

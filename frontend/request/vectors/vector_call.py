@@ -24,6 +24,7 @@ from quire.frontend.text.encode_jobs import EncodeText
 from quire.frontend.text.pair_template import Pair
 from quire.frontend.text.token_range import is_within
 from quire.proto.api import GenerateRequest, RequestError
+from quire.proto.messages.heads import HeadFacts
 from quire.proto.messages.message import Task
 from quire.proto.messages.params import ParameterError, SamplingParams, check_token_ids
 from quire.proto.messages.requests import ModelFacts
@@ -185,7 +186,7 @@ class Gatherer:
             prepared = PreparedRequest(
                 request_id=shared.label,
                 model=shared.name,
-                prompt=pair.token_ids,
+                prompt=_unpadded(pair.token_ids, shared.facts.head),
                 params=VECTOR_PARAMS,
                 n=1,
                 priority=request.priority or 0,
@@ -223,6 +224,16 @@ def check_prompt(ids: Sequence[int], facts: ModelFacts) -> None:
         message = f"has {len(ids)} tokens, more than the context of {facts.max_model_len}; shorten it or set "
         raise ParameterError(INPUT, f"{message}truncate_prompt_tokens", "CONTEXT_LENGTH_EXCEEDED")
     check_token_ids(VECTOR_PARAMS, () if is_within(ids, facts.vocab_size) else ids, facts.vocab_size)
+
+
+def _unpadded(ids: Sequence[int], head: HeadFacts | None) -> Sequence[int]:
+    """The ids up to the one whose numbers the head's answer is: none looks at those behind it."""
+    if head is None or head.padding != ids[-1]:
+        return ids
+    stop = len(ids)
+    while stop and ids[stop - 1] == head.padding:
+        stop -= 1
+    return ids[: max(1, stop)]
 
 
 def check_count(field: str, count: int, most: int = MAX_INPUTS) -> None:

@@ -203,3 +203,35 @@ def test_a_head_is_counted_as_it_is_built(architecture, checkpoint):
     context = BuildContext(ALONE, torch.device("meta"), torch.float32, everywhere(DenseScheme()))
     built = sum(parameter.numel() for parameter in build_model(spec, context).parameters())
     assert sizes.count(spec, 1).num_parameters == built
+
+
+@pytest.mark.parametrize("architecture", DECODERS)
+def test_a_decoder_is_labelled_before_the_padding_that_transformers_takes_its_texts_to_end_with(
+    architecture, checkpoint
+):
+    """A prompt that ends with it has the numbers of what comes before; one that is nothing else, of its first token."""
+    folder = checkpoint(architecture, num_labels=2)
+    assert read_spec(folder).head.facts.padding == DECODERS[architecture][1]["pad_token_id"]
+    assert read_spec(folder, "embed").head is None
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        text, padded, padding, one = (
+            model(torch.tensor([ids])).logits for ids in ([2, 7, 1, 3], [2, 7, 1, 3, 1, 1], [1, 1], [1])
+        )
+    torch.testing.assert_close(padded, text)
+    torch.testing.assert_close(padding, one)
+    change(folder, pad_token_id=None)
+    assert read_spec(folder).head.padding == -1
+    config = json.loads((folder / "config.json").read_text())
+    del config["pad_token_id"]
+    (folder / "config.json").write_text(json.dumps(config))
+    meant = DECODERS[architecture][0]().pad_token_id
+    assert read_spec(folder).head.padding == (-1 if meant is None else meant)
+    change(folder, pad_token_id="</s>")
+    with pytest.raises(ModelError, match="pad_token_id: must be a token id or null, got '</s>'"):
+        read_spec(folder)
+
+
+def test_others_take_padding_for_any_token(checkpoint):
+    for architecture in MODELS:
+        assert read_spec(checkpoint(architecture, num_labels=2)).head.padding == -1

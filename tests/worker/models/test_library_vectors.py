@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from quire.worker.config import WorkerConfig
@@ -90,6 +91,8 @@ def test_texts_get_the_labels_of_transformers(architecture, tmp_path, drive_of):
     write(tmp_path, architecture, CLASSIFIERS[architecture] | LABELS)
     driver = drive_of(tmp_path)
     assert (driver.facts.task, driver.facts.vector_size) == ("classify", 3)
+    stated = transformers.AutoConfig.from_pretrained(tmp_path).pad_token_id
+    assert driver.facts.head.padding == (-1 if stated is None else stated)
     expected = first_results(tmp_path, PROMPTS)
     for ours, theirs in zip(vectors(driver), [*expected, expected[2]], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)

@@ -47,6 +47,7 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # its advice is for those who train
     kind = find_class(architecture_of(config))
     read = read_library_config(kind, config)
+    padding = getattr(read.get_text_config(), "pad_token_id", None)
     parts = build_modules(kind, read, torch.float32, torch.device("meta"))
     head, embedding = parts.whole.get_output_embeddings(), _embedding(parts.trunk)
     _refuse_vocabulary(kind, head, embedding)
@@ -75,6 +76,7 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
         looks_ahead=looks_ahead,
         first_position=first_position,
         head_pooling=_head_pooling(parts, read) if looks_ahead else "last",
+        padding=-1 if padding is None else padding,
         linears=linears,
         joins=joined,
         expert_tensors={_declared_path(parts, one.template): len(one.rows) for one in stored if one.by_expert},

@@ -111,6 +111,8 @@ class LibrarySpec:
     """The position of a prompt's first token."""
     head_pooling: Pooling
     """The pooling in front of a head of labels."""
+    padding: int
+    """The token that such a pooling never takes as a text's last; -1: none."""
     linears: Mapping[str, LibraryLinear]
     """Linear layers by their paths in the model, without the output head."""
     joins: tuple[LibraryJoin, ...]
