@@ -183,10 +183,11 @@ class Gatherer:
         with self._observer.request(request, shared.call) as observed:
             pair = await prompt(index)
             check_prompt(pair.token_ids, shared.facts)
+            ids = _unpadded(pair.token_ids, shared.facts.head)
             prepared = PreparedRequest(
                 request_id=shared.label,
                 model=shared.name,
-                prompt=_unpadded(pair.token_ids, shared.facts.head),
+                prompt=ids,
                 params=VECTOR_PARAMS,
                 n=1,
                 priority=request.priority or 0,
@@ -200,7 +201,7 @@ class Gatherer:
                 return_prompt_token_ids=False,
                 return_token_ids=False,
                 task=shared.facts.task,
-                second_text=pair.second_text,
+                second_text=pair.second_text if pair.second_text < len(ids) else 0,
             )
             scheduler = shared.model.scheduler
             # it takes the place of one that was answered: neither a drain nor a full queue breaks the call off

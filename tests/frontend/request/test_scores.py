@@ -31,10 +31,10 @@ def answer(scheduler, submit):
 def scoring(serving):
     """`scoring(test)`: runs `test(s)` against a frontend whose engine scores pairs."""
 
-    def run(test, activation="sigmoid", **config):
+    def run(test, activation="sigmoid", padding=-1, **config):
         async def body():
             async with serving(**config) as s:
-                head = HeadFacts(("LABEL_0",), activation)
+                head = HeadFacts(("LABEL_0",), activation, padding=padding)
                 fields = {"task": "score", "head": head, "whole_prompts": True, "shares_prefixes": False}
                 s.scheduler.facts = msgspec.structs.replace(s.scheduler.facts, **fields)
                 s.scheduler.script = lambda submit: answer(s.scheduler, submit)
@@ -82,6 +82,20 @@ def test_long_pairs_are_refused_by_name_or_cut(scoring):
         assert [len(unpack(submit.prompt)) for submit in s.scheduler.submits[-3:]] == [512, 20, 12]
 
     scoring(test)
+
+
+def test_a_second_text_of_nothing_but_padding_leaves_the_prompt_with_it(scoring):
+    """A decoder's prompt is submitted without the padding at its end, behind which no token of type 1 can begin."""
+
+    async def test(s):
+        tokenizer = s.server.pipeline._models.default.tokenizer
+        tokenizer.pairs = PairTemplate((), (9,), (9,), 1)
+        length = len(tokenizer.encode("hello"))
+        await s.client.score(ScoreRequest(query="hello", documents=["", "hello"]))
+        sent = sorted((len(unpack(submit.prompt)), submit.second_text) for submit in s.scheduler.submits)
+        assert sent == [(length, 0), (2 * length + 1, length + 1)]
+
+    scoring(test, padding=9)
 
 
 def test_a_call_goes_on_in_a_drain_that_only_the_scheduler_knows_of(scoring):
