@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, get_args
 
 from quire.proto.messages.heads import Activation, HeadFacts
 from quire.worker.config import AskedTask
-from quire.worker.fields import Config, flag, shown
+from quire.worker.fields import MAX_INTEGER, Config, flag, shown
 from quire.worker.weights.parts import ModelError
 
 HeadTask = Literal["classify", "score", "reward"]
@@ -110,7 +110,7 @@ def read_padding(config: Config) -> int:
     library's config class; null: -1.
     """
     stated: Any = config.get("pad_token_id", _PADDING.get(str(config.get("model_type"))))
-    if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int)):
+    if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int) or stated > MAX_INTEGER):
         raise ModelError("pad_token_id", f"must be a token id or null, got {shown(stated)}")
     return -1 if stated is None else max(-1, stated)
 

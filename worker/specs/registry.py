@@ -100,6 +100,8 @@ def _of_table(
     """The spec by our own reader. Raises ModelError."""
     try:
         spec = parse_spec(_with_stored_head(config, model_dir), read_generation(model_dir))
+        if isinstance(spec, ModelSpec):
+            _refuse_both_directions(config)
     except ModelError as error:  # which folder's; a field of its config.json is no field of ours
         raise ModelError(f"{model_dir}: {error.field}", error.message) from error
     if ARCHITECTURES[spec.architecture].text_alone and not language_only:
@@ -112,6 +114,14 @@ def _of_table(
     if max_model_len and isinstance(spec, ModelSpec):
         spec = spec.within(max_model_len)
     return spec
+
+
+def _refuse_both_directions(config: Config) -> None:
+    """Raises ModelError for a decoder whose tokens see those after them, which transformers makes of this field."""
+    texts = config.get("text_config")
+    if not all(flag(one, "is_causal", True) for one in (config, texts if isinstance(texts, dict) else {})):
+        message = "texts are read in one direction here; set model_impl to transformers to embed by both"
+        raise ModelError("is_causal", message)
 
 
 def configured_spec(config: WorkerConfig, describe: Describe = describe_apart) -> AnySpec:

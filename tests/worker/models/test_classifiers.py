@@ -227,11 +227,14 @@ def test_a_decoder_is_labelled_before_the_padding_that_transformers_takes_its_te
     (folder / "config.json").write_text(json.dumps(config))
     meant = DECODERS[architecture][0]().pad_token_id
     assert read_spec(folder).head.padding == (-1 if meant is None else meant)
-    change(folder, pad_token_id="</s>")
-    with pytest.raises(ModelError, match="pad_token_id: must be a token id or null, got '</s>'"):
-        read_spec(folder)
+    for wrong in ("</s>", True, [1], 1 << 70):
+        change(folder, pad_token_id=wrong)
+        with pytest.raises(ModelError, match="pad_token_id: must be a token id or null, got"):
+            read_spec(folder)
 
 
 def test_others_take_padding_for_any_token(checkpoint):
     for architecture in MODELS:
-        assert read_spec(checkpoint(architecture, num_labels=2)).head.padding == -1
+        folder = checkpoint(architecture, num_labels=2)
+        change(folder, is_causal=False)  # as they are
+        assert read_spec(folder).head.padding == -1

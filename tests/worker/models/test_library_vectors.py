@@ -171,3 +171,36 @@ def test_what_makes_no_vectors_of_texts_is_refused_by_name(architecture, message
     (tmp_path / "config.json").write_text(json.dumps({**BASE, "architectures": [architecture], "dtype": "float32"}))
     with pytest.raises(ModelError, match=message):
         read_spec(tmp_path, describe=describe)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "message"),
+    [
+        (
+            "LlamaForSequenceClassification",
+            {"is_causal": False},
+            "is_causal: the last token of a text that is read in both",
+        ),
+        (
+            "BertForSequenceClassification",
+            {"is_decoder": True},
+            "is_decoder: the first token of a text that is read in one",
+        ),
+    ],
+)
+def test_a_head_that_takes_another_token_of_a_text_is_refused(architecture, fields, message, tmp_path):
+    write(tmp_path, architecture, BOTH_WAYS | LABELS)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | fields))
+    with pytest.raises(ModelError, match=message):
+        read_spec(tmp_path, impl="transformers", describe=describe)
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen3Model"])
+def test_a_decoder_that_reads_in_both_directions_is_the_librarys(architecture, tmp_path):
+    write(tmp_path, architecture, BASE)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"is_causal": False}))
+    with pytest.raises(ModelError, match="is_causal: texts are read in one direction here; set model_impl"):
+        read_spec(tmp_path, describe=describe)
+    assert read_spec(tmp_path, "embed", impl="transformers", describe=describe).whole_prompts

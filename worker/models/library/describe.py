@@ -1,5 +1,6 @@
 """Description of a model by the library's own modules, a `LibrarySpec`. No weight is read."""
 
+import inspect
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -75,7 +76,7 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
         attentions=attentions,
         looks_ahead=looks_ahead,
         first_position=first_position,
-        head_pooling=_head_pooling(parts, read) if looks_ahead else "last",
+        head_pooling=_head_pooling(parts, read, looks_ahead),
         padding=-1 if padding is None else padding,
         linears=linears,
         joins=joined,
@@ -156,7 +157,17 @@ def _first_position(trunk: Modules) -> int:
     return 0
 
 
-def _head_pooling(parts: Parts, read: Any) -> Pooling:
+def _head_pooling(parts: Parts, read: Any, looks_ahead: bool) -> Pooling:
+    """Raises ModelError for what a head takes of a text that no pooling of ours is."""
+    kind = type(parts.whole)
+    if parts.is_labelled and kind.__name__.endswith("ForSequenceClassification"):
+        takes_last = "pad_token_id" in inspect.unwrap(kind.forward).__code__.co_names  # to find it
+        if takes_last == looks_ahead:
+            token, ways = ("last", "both directions") if takes_last else ("first", "one direction")
+            message = f"the {token} token of a text that is read in {ways} gets no labels here; choose another model"
+            raise ModelError("is_causal" if takes_last else "is_decoder", message)
+    if not looks_ahead:
+        return "last"
     stated = getattr(read, "classifier_pooling", "cls") if parts.is_labelled else "cls"
     if stated not in HEAD_POOLINGS:
         raise ModelError("classifier_pooling", f"{shown(stated)} is not served; served: {', '.join(HEAD_POOLINGS)}")
