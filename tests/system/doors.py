@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,12 +14,25 @@ from quire.proto.messages.params import MAX_N
 FINISH = {"tool_calls": "stop"}
 """OpenAI has a word of its own for a stop after tool calls."""
 
-Logprob = tuple[str, float, tuple[tuple[str, float], ...], bytes]
+
+class Nearly(float):
+    """A logprob, equal to what it is when its prompt runs in other chunks, because its beginning is cached."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, float) and math.isclose(self, other, rel_tol=0.0, abs_tol=1e-4)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+Logprob = tuple[str, Nearly, tuple[tuple[str, Nearly], ...], bytes]
 
 
 @dataclass
 class Spoken:
-    """One output. Logprobs are (token text, logprob, the likeliest, the token's bytes), rounded."""
+    """One output. Logprobs are (token text, logprob, the likeliest, the token's bytes)."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -250,6 +264,6 @@ def _logprob(entry: api.TokenLogprobs) -> Logprob:
 
 def _position(token: str, logprob: float, top: Iterable[tuple[str, float]], data: bytes) -> Logprob:
     """As legacy completions tell it: the chosen token is among the likeliest, and of one text the last counts."""
-    shown = {text: round(value, 4) for text, value in top}
-    shown.setdefault(token, round(logprob, 4))
-    return token, round(logprob, 4), tuple(shown.items()), data
+    shown = {text: Nearly(value) for text, value in top}
+    shown.setdefault(token, Nearly(logprob))
+    return token, Nearly(logprob), tuple(shown.items()), data
