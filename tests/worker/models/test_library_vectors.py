@@ -25,6 +25,7 @@ from library_models import BASE, MODELS, first_results, write
 
 pytestmark = pytest.mark.integration
 
+PUBLISHED = Path(__file__).parents[2] / "published"
 PROMPTS = [[2, 7, 9, 3, 30, 31, 3], [2, 7, 3], [2, 5, 3, *range(40, 100), 3]]
 LABELS = {"num_labels": 3}
 CLASSIFIERS = {
@@ -204,3 +205,11 @@ def test_a_decoder_that_reads_in_both_directions_is_the_librarys(architecture, t
     with pytest.raises(ModelError, match="is_causal: texts are read in one direction here; set model_impl"):
         read_spec(tmp_path, describe=describe)
     assert read_spec(tmp_path, "embed", impl="transformers", describe=describe).whole_prompts
+
+
+def test_the_section_of_a_wrapped_decoder_is_asked_as_well(tmp_path):
+    config = json.loads((PUBLISHED / "gemma-3-27b/config.json").read_text())
+    config["text_config"]["is_causal"] = False
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="is_causal: texts are read in one direction here"):
+        read_spec(tmp_path)
