@@ -60,6 +60,17 @@ def test_many_prompts_at_once_change_nothing(served):
         np.testing.assert_allclose(found.of_tokens(index), expected[index % 4], atol=2e-5)
 
 
+def test_padding_is_labelled_like_any_token(served):
+    engine, folder = served
+    ids = [5, 6, 0, 0]
+    model = transformers.AutoModelForTokenClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    assert model.config.pad_token_id == 0
+    with torch.inference_mode():
+        theirs = model(torch.tensor([ids])).logits[0].double().softmax(-1)
+    found = engine.client.classify(ClassifyRequest(inputs=[ids]))
+    np.testing.assert_allclose(found.of_tokens(0), theirs, atol=2e-5)
+
+
 def test_other_routes_name_the_one_that_labels_tokens(served, base_url):
     engine, _ = served
     for path in ("/classify", "/v1/embeddings", "/v1/score"):
