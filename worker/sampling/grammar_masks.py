@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -42,6 +43,8 @@ MOST_THREADS = 8
 FREE_SECONDS = 0.01
 """Seconds that each token of an output has. One of JSON takes a hundredth of them; one of a grammar that reads its text
 in many ways, any time: the library's counts are reached at half a second a token."""
+WATCHED_STEPS = 16
+"""Steps that are timed row by row after a slow one, because grammars are slow by turns."""
 MAX_SECONDS = 2.0
 """Seconds that an output may take beyond, as long as compiling may: others have waited so long for it."""
 
@@ -66,9 +69,18 @@ class _SlotMatcher:
     def is_late(self) -> bool:
         return self.seconds > MAX_SECONDS
 
+    def charge(self, seconds: float) -> bool:
+        """True for a token that took more than is free."""
+        if seconds <= FREE_SECONDS:
+            return False
+        was_late = self.is_late
+        self.seconds += seconds - FREE_SECONDS
+        if self.is_late and not was_late:
+            _log.warning("others waited %g s for a grammar: its output ends", MAX_SECONDS)
+        return True
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+
+class _Turn(NamedTuple):
     """The work of one row's matcher in a step."""
 
     row: int
@@ -77,19 +89,11 @@ class _Turn:
     token: int | None
     """To consume before the mask is made."""
 
-    def take(self, bits: Bits) -> float:
-        """Alone, in this thread. Returns the seconds of it, not those of waiting for a core."""
-        begun = time.thread_time()
+    def take(self, masks: int, num_bytes: int) -> None:
+        """Alone, in this thread. `masks`: address of the first row's, each of so many bytes."""
         if self.token is not None:
             self.matcher.consume_token(self.token)
-        mask = bits[self.row]
-        self.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        seconds = time.thread_time() - begun
-        was_late = self.slot_matcher.is_late
-        self.slot_matcher.seconds += max(0.0, seconds - FREE_SECONDS)
-        if self.slot_matcher.is_late and not was_late:
-            _log.warning("others waited %g s for a grammar: its output ends", MAX_SECONDS)
-        return seconds
+        self.matcher.unsafe_compute_mask_ptr(masks + self.row * num_bytes, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,8 @@ class GrammarMatchers:
         self._vocabulary: Future[LLTokenizer] | None = None
         self._executor: LLExecutor | None = None
         self._num_threads = max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2))
-        self._in_turn = False
-        """One grammar is slow; which one is seen where they do not run side by side."""
+        self._watched = 0
+        """Steps yet to come whose rows are timed, one after the other, because one of them is slow."""
 
     def apply(self, plan: StepPlan) -> None:
         """Drop the matchers of released slots, begin those of admitted ones; after `SlotTable` found the plan sound."""
@@ -235,19 +239,27 @@ class GrammarMatchers:
 
     def _advance(self, turns: list[_Turn], bits: Bits) -> None:
         """Tokens in, masks out. Waking a thread costs as much as several masks: it pays where cores are free."""
-        if not turns:
+        masks, num_bytes = bits.ctypes.data, 4 * bits.shape[1]
+        if self._watched:
+            self._watched -= 1
+            for turn in turns:
+                begun = time.thread_time()  # without what a busy machine keeps it waiting
+                turn.take(masks, num_bytes)
+                if turn.slot_matcher.charge(time.thread_time() - begun):
+                    self._watched = WATCHED_STEPS
             return
-        if self._executor is None or self._in_turn:
-            self._in_turn = max(turn.take(bits) for turn in turns) > FREE_SECONDS
-            return
-        begun = time.perf_counter()
-        consumed = [(turn.matcher, turn.token) for turn in turns if turn.token is not None]
-        if consumed:
-            self._executor.consume_token_par(consumed)
-        masked = [(turn.matcher, turn.row) for turn in turns]
-        self._executor.unsafe_compute_mask_ptr(masked, bits.ctypes.data, 4 * bits.shape[1], len(bits))
-        rounds = -(-len(turns) // self._num_threads)
-        self._in_turn = time.perf_counter() - begun > rounds * FREE_SECONDS
+        begun, rounds = time.perf_counter(), 1
+        if self._executor is None:
+            for turn in turns:
+                turn.take(masks, num_bytes)
+        elif turns:
+            if consumed := [(turn.matcher, turn.token) for turn in turns if turn.token is not None]:
+                self._executor.consume_token_par(consumed)
+            masked = [(turn.matcher, turn.row) for turn in turns]
+            self._executor.unsafe_compute_mask_ptr(masked, masks, num_bytes, len(bits))
+            rounds = -(-len(turns) // self._num_threads)
+        if time.perf_counter() - begun > rounds * FREE_SECONDS:
+            self._watched = WATCHED_STEPS
 
 
 class _Compiled:
