@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -11,13 +12,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # collected in importlib mode, yet they share modules
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
+from parts import unchanged
+from parts.sample import mark_others_thorough
+
+HERE = Path(__file__).parent
 INTEGRATION = ("bench", "gpu", "kernels/gpu", "sim", "stand_in", "system")
 """Folders of tests that start engines, compile for chips or take minutes: `make test` runs them, `make check` does not.
 Modules and tests elsewhere that do so say it themselves, with the same mark.
 """
+
+pytest_plugins = ["parts.again"]
 
 LONGEST = (
     "stand_in/test_both_scripts.py",
@@ -48,7 +54,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 # No test fails because the machine is slow, whose first example may import half of a library, nor by a draw of its own.
 settings.register_profile("quire", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.load_profile("quire")
+settings.register_profile("quick", parent=settings.get_profile("quire"), max_examples=30)
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
@@ -77,18 +83,42 @@ def is_integration(folder: Path) -> bool:
     return any(folder.is_relative_to(HERE / one) for one in INTEGRATION)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample-seed", type=int, default=0, help="draw other cases of sampled tests (default: 0)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test is imported: its decorators ask how many examples there are."""
+    settings.load_profile("quick" if "not thorough" in config.option.markexpr else "quire")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if "not thorough" in config.option.markexpr:
+        terminalreporter.line(f"cases of sampled tests: drawn by --sample-seed {config.option.sample_seed}")
+        terminalreporter.line(unchanged.story())
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`make check` does not even import what it leaves out: the clients of `system/agents` alone take seconds."""
-    without = "not integration" in config.option.markexpr
-    return True if without and collection_path.is_dir() and is_integration(collection_path) else None
+    """What is left out as a whole is not even imported: the clients of `system/agents` alone take seconds."""
+    left_out = re.findall(r"not (integration|thorough)", config.option.markexpr)
+    if collection_path.is_dir():
+        return True if "integration" in left_out and is_integration(collection_path) else None
+    if not left_out or not collection_path.match("test_*.py"):
+        return None
+    marked = re.search(r"^pytestmark = pytest\.mark\.(\w+)$", collection_path.read_text(), re.MULTILINE)
+    return True if marked and marked[1] in left_out else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    begin = {HERE / name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: begin.get(item.path, len(begin)))
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Before marks are chosen by: they depend on folders, and on the other cases of a test."""
     for item in items:
         if is_integration(item.path.parent):
             item.add_marker(pytest.mark.integration)
+    mark_others_thorough(items, config.option.sample_seed)
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # whoever names files gives an order
+        begin = {HERE / name: rank for rank, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: begin.get(item.path, len(begin)))
 
 
 @pytest.fixture(scope="session")

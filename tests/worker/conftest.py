@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 import zmq
+from parts import forked
+from parts.clock import GUARD, eventually
 
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import (
@@ -207,7 +207,7 @@ def driver(settings):
 class Group:
     """Worker processes, and this process as their scheduler."""
 
-    def __init__(self, run_dir, settings, size=1, epoch=1, command=None):
+    def __init__(self, run_dir, settings, size=1, epoch=1, command=None, imports=()):
         self.size, self.epoch = size, epoch
         address = ipc_address(str(run_dir), "workers")
         self.context = zmq.Context()
@@ -216,37 +216,33 @@ class Group:
         config = Path(run_dir) / "worker.json"
         config.write_text(json.dumps(fields))
         self.log = Path(run_dir) / "log"
+        module = [sys.executable, "-m", "quire.worker", str(config)]
+        alone = {**os.environ, "OMP_NUM_THREADS": "1"}
         with self.log.open("ab") as log:
             self.processes = [
-                subprocess.Popen(
+                forked.Popen(
                     [*command, address, str(epoch)]
                     if command
-                    else [
-                        sys.executable,
-                        "-m",
-                        "quire.worker",
-                        str(config),
-                        "--rank",
-                        str(rank),
-                        "--epoch",
-                        str(epoch),
-                    ],
+                    else [*module, "--rank", str(rank), "--epoch", str(epoch)],
                     stderr=log,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    env=alone,
+                    imports=imports,
                 )
                 for rank in range(size)
             ]
         self.identities = {}
 
-    def receive(self, seconds=60.0):
+    def receive(self):
         """The next message that is an answer; reports beside the steps are none."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if not self.router.socket.poll(20, zmq.POLLIN) or (received := self.router.receive()) is None:
-                continue
-            if not isinstance(received[1], ExpertTokens):
-                return received
-        raise AssertionError(f"no message in {seconds} s; log:\n{self.log.read_text()}")
+        received = []
+
+        def answered():
+            if self.router.socket.poll(20, zmq.POLLIN) and (one := self.router.receive()) is not None:
+                received.extend([one] * (not isinstance(one[1], ExpertTokens)))
+            return bool(received)
+
+        eventually(answered, lambda: f"no message; log:\n{self.log.read_text()}", poll=0)
+        return received[0]
 
     def hello(self):
         for _ in range(self.size):
@@ -286,7 +282,7 @@ class Group:
         return message
 
     def exit_codes(self):
-        return [process.wait(timeout=20) for process in self.processes]
+        return [process.wait(GUARD) for process in self.processes]
 
     def stop(self):
         self.send(Stop("test"))
@@ -307,8 +303,8 @@ def group(settings):
     made = []
     run_dir = tempfile.mkdtemp(prefix="quire-")  # short: an ipc path has at most 107 bytes
 
-    def make(size=1, epoch=1, command=None, **changes):
-        made.append(Group(run_dir, {**settings, **changes}, size, epoch, command))
+    def make(size=1, epoch=1, command=None, imports=(), **changes):
+        made.append(Group(run_dir, {**settings, **changes}, size, epoch, command, imports))
         return made[-1]
 
     yield make

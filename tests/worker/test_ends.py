@@ -4,6 +4,7 @@ import signal
 import time
 
 import pytest
+from parts.clock import GUARD
 
 from quire.proto.messages.plans import Welcomed
 
@@ -25,7 +26,7 @@ def test_a_signal_ends_a_rank_that_waits_in_a_collective(group, scribe):
     workers.send(writer.plan([(0, 21)])[1])
     time.sleep(0.5)  # for the step to begin; if it has not, this proves less
     workers.processes[0].send_signal(signal.SIGTERM)
-    assert workers.processes[0].wait(timeout=20) == 0
+    assert workers.processes[0].wait(GUARD) == 0
 
 
 def test_a_signal_ends_a_rank_that_waits_for_another_to_join(group):
@@ -36,7 +37,7 @@ def test_a_signal_ends_a_rank_that_waits_for_another_to_join(group):
         workers.router.send(identity, Welcomed(1))
     time.sleep(0.5)
     workers.processes[0].send_signal(signal.SIGTERM)
-    assert workers.processes[0].wait(timeout=20) == 0
+    assert workers.processes[0].wait(GUARD) == 0
 
 
 def test_a_rank_whose_neighbour_dies_fails_and_leaves(group, scribe):
@@ -47,4 +48,4 @@ def test_a_rank_whose_neighbour_dies_fails_and_leaves(group, scribe):
     writer.admit(0, list(range(40, 61)))
     workers.send(writer.plan([(0, 21)])[1])
     assert "peer" in workers.failure().reason
-    assert workers.processes[0].wait(timeout=20) == 4
+    assert workers.processes[0].wait(GUARD) == 4

@@ -26,7 +26,7 @@ def seen(group: Group, rank: int) -> dict[str, object]:
 
 def main() -> None:
     rank = int(sys.argv[1])
-    groups = connect(rank, 2, 2, torch.device("cpu"), sys.argv[2], timeout_seconds=120.0)
+    groups = connect(rank, 2, 2, torch.device("cpu"), sys.argv[2], timeout_seconds=600.0)
     facts = groups.facts
     report = {
         "tensor": seen(groups.tensor, rank),

@@ -1,13 +1,12 @@
 """`--mlock`: the system counts the weights as locked, or the start is refused with what to raise."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from parts import forked
 
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
@@ -43,9 +42,7 @@ def test_the_weights_are_locked_where_that_is_asked_for(settings, tiny_checkpoin
 
 
 def test_a_limit_is_named_with_its_remedies():
-    done = subprocess.run(
-        [sys.executable, "-c", FORBIDDEN], capture_output=True, text=True, check=True, cwd="/", env={**os.environ}
-    )
+    done = forked.run([sys.executable, "-c", FORBIDDEN], capture_output=True, text=True, check=True, cwd="/")
     assert "mlock: the weights cannot be kept in memory" in done.stdout
     assert "this process has a limit of 64 KiB" in done.stdout
     assert "LimitMEMLOCK=" in done.stdout

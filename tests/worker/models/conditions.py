@@ -14,8 +14,10 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+sys.path.insert(0, str(Path(__file__).parents[2]))  # as a program, too
 
 from core_engine import MAX_SEQS, Engine
+from parts.clock import GUARD
 
 from quire.worker.device.parallel import Groups, connect
 
@@ -129,7 +131,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     def join() -> Groups:
-        joined = connect(rank, size, 1, torch.device("cpu"), rendezvous, timeout_seconds=120.0)
+        joined = connect(rank, size, 1, torch.device("cpu"), rendezvous, timeout_seconds=GUARD)
         return AllReport(joined.tensor, joined.pipeline)
 
     conditions = [Condition(**one) for one in asked["conditions"]]

@@ -1,5 +1,6 @@
 """A greedy loop over the decoder, batches built by hand, and the reference: transformers' own greedy generation."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,6 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for ranks, which import this file as programs
+
+from parts.recorded import recorded
 
 from quire.kernels.attention.attention import PagedBatch
 from quire.worker.batch import Embedded, ForwardBatch, GroupBatch
@@ -16,10 +21,11 @@ from quire.worker.device.device import Device
 from quire.worker.device.parallel import Group, Groups, SingleGroup
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.memory.kv_layout import kv_layout
-from quire.worker.models.build import load_model
+from quire.worker.models.build import describe, load_model
 from quire.worker.models.decoder import Decoder
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
+from quire.worker.specs.library import apart
 from quire.worker.specs.registry import read_spec
 from quire.worker.start import start
 
@@ -167,9 +173,15 @@ def greedy() -> type[Greedy]:
 
 @pytest.fixture(scope="session")
 def reference() -> Callable[..., list[tuple[list[int], list[float]]]]:
-    """`reference(folder, prompts, num_tokens)`: (all tokens, logprobs of the new ones) by transformers."""
+    """`reference(folder, prompts, num_tokens)`: (all tokens, logprobs of the new ones) by transformers, from the record
+    where it has them."""
 
     def generate(folder: Path, prompts: list[list[int]], num_tokens: int) -> list[tuple[list[int], list[float]]]:
+        found = recorded("tokens", [folder, prompts, num_tokens], lambda: by_library(folder, prompts, num_tokens))
+        return [(prompt + tokens, logprobs) for prompt, (tokens, logprobs) in zip(prompts, found, strict=True)]
+
+    def by_library(folder: Path, prompts: list[list[int]], num_tokens: int) -> list[tuple[list[int], list[float]]]:
+        """The new tokens, and their logprobs."""
         import transformers
 
         model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -196,8 +208,7 @@ def reference() -> Callable[..., list[tuple[list[int], list[float]]]]:
             return_dict_in_generate=True,
         )
         logprobs = torch.stack(output.logits, dim=1).float().log_softmax(-1).amax(-1)
-        rows = zip(prompts, output.sequences.tolist(), logprobs.tolist(), strict=True)
-        return [(sequence[width - len(prompt) :], row) for prompt, sequence, row in rows]
+        return [(tokens[width:], row) for tokens, row in zip(output.sequences.tolist(), logprobs.tolist(), strict=True)]
 
     return generate
 
@@ -208,6 +219,12 @@ def prompts() -> list[list[int]]:
     generator = torch.Generator().manual_seed(7)
     lengths = (1, 2, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 33, 40, 64, 70)
     return [torch.randint(0, 320, (length,), generator=generator).tolist() for length in lengths]
+
+
+@pytest.fixture
+def described_here(monkeypatch):
+    """The library describes its models in this process, which has imported it: another one's start costs seconds."""
+    monkeypatch.setattr(apart, "_describe", lambda folder, _: describe(Path(folder)))
 
 
 @pytest.fixture

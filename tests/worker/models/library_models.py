@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from parts.recorded import recorded
+
 BASE = {
     "vocab_size": 320,
     "hidden_size": 64,
@@ -126,7 +128,12 @@ def write(folder: Path, architecture: str, fields: dict[str, Any]) -> None:
 
 
 def generated(folder: Path, prompts: list[list[int]], count: int) -> list[tuple[list[int], list[float]]]:
-    """All tokens, and the logprobs of the new ones, by the library alone and without a cache."""
+    """All tokens, and the logprobs of the new ones, by the library alone and without a cache; see `recorded`."""
+    found = recorded("library", [folder, prompts, count], lambda: _generated(folder, prompts, count))
+    return [(prompt + tokens, logprobs) for prompt, (tokens, logprobs) in zip(prompts, found, strict=True)]
+
+
+def _generated(folder: Path, prompts: list[list[int]], count: int) -> list[tuple[list[int], list[float]]]:
     import torch
     import transformers
 
@@ -141,7 +148,7 @@ def generated(folder: Path, prompts: list[list[int]], count: int) -> list[tuple[
                 scores = model(torch.tensor([tokens]), use_cache=False).logits[0, -1].log_softmax(-1)
             tokens.append(int(scores.argmax()))
             logprobs.append(float(scores.max()))
-        found.append((tokens, logprobs))
+        found.append((tokens[len(prompt) :], logprobs))
     return found
 
 

@@ -23,7 +23,7 @@ SIZE = 2
 
 def main() -> None:
     rank, rendezvous, prompts, *folders = sys.argv[1:]
-    groups = connect(int(rank), SIZE, 1, torch.device("cpu"), str(Path(rendezvous) / "ranks"), timeout_seconds=120.0)
+    groups = connect(int(rank), SIZE, 1, torch.device("cpu"), str(Path(rendezvous) / "ranks"), timeout_seconds=600.0)
     context = BuildContext(groups.tensor, torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
     found = []
     for folder in folders:

@@ -29,7 +29,7 @@ def main() -> None:
     results = {}
     for size in (4, 2):
         if int(rank) < size:
-            groups = connect(int(rank), size, 1, CPU, str(Path(rendezvous) / str(size)), timeout_seconds=120.0)
+            groups = connect(int(rank), size, 1, CPU, str(Path(rendezvous) / str(size)), timeout_seconds=600.0)
             results[size] = [generate(groups.tensor, *model, json.loads(prompts)) for model in models]
             groups.close()
     json.dump(results, sys.stdout)

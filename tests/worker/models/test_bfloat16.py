@@ -72,6 +72,7 @@ def logits_of(model, row, prompt):
         return model(torch.tensor([row.tokens[:-1]])).logits[0, len(prompt) - 1 :].float()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_text_is_that_of_transformers_up_to_ties(name, instruction_set, tiny_checkpoint, load, greedy, prompts):
     architecture, config = MODELS[name]

@@ -71,6 +71,7 @@ def test_pairs_in_one_step_get_the_logits_of_transformers(architecture, num_labe
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize("architecture", DECODERS)
 def test_a_decoders_last_token_is_classified_though_its_prompt_comes_in_chunks(
@@ -100,6 +101,7 @@ def test_a_slot_forgets_the_pair_that_it_held(checkpoint, started):
         driver.scribe.release(1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("architecture", ["BertForSequenceClassification", "Qwen3ForSequenceClassification"])
 def test_two_ranks_give_the_numbers_of_one(architecture, checkpoint, group, scribe, settings):
     folder = checkpoint(architecture, num_labels=3)

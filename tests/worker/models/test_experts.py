@@ -48,6 +48,7 @@ def same(rows, expected):
         assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_batches_and_chunks_give_the_tokens_of_transformers(folder, load, greedy, reference, prompts):
     some = prompts[::3]
     decoder = load(folder)
@@ -60,6 +61,7 @@ def test_batches_and_chunks_give_the_tokens_of_transformers(folder, load, greedy
         same(greedy(decoder).generate(some, 24, chunk=chunk), expected)
 
 
+@pytest.mark.sampled(2)
 def test_a_sequence_that_starts_on_anothers_cached_blocks_goes_on_alike(folder, load, greedy, reference, prompts):
     engine, prompt = greedy(load(folder)), prompts[-1]
     (first,) = engine.generate([prompt], 8)
@@ -70,6 +72,7 @@ def test_a_sequence_that_starts_on_anothers_cached_blocks_goes_on_alike(folder, 
     same([second], reference(folder, [prompt], 8))
 
 
+@pytest.mark.sampled(3)
 def test_what_each_expert_was_sent_is_counted_and_the_start_is_not(folder, prompts):
     engine = Engine(folder, enforce_eager=True)
     assert not any(counted(engine.report()))
@@ -90,6 +93,7 @@ def counted(report):
     return [{expert: count for expert, count in enumerate(row) if count} for row in rows]
 
 
+@pytest.mark.sampled(3)
 def test_padding_reaches_no_expert_and_changes_nothing(folder, load, greedy, prompts):
     class Padded(greedy):
         """Each step has rows behind its last token, as a captured step has."""
@@ -156,6 +160,7 @@ def built(config, size=1, spec=None):
     return build_model(spec or parse_spec(config, {}), context)
 
 
+@pytest.mark.sampled(2)
 def test_dummy_weights_serve_too(folder, greedy, prompts):
     context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
     decoder = load_model(folder, read_spec(folder), context, "dummy").model
@@ -266,7 +271,7 @@ def test_models_without_experts_are_dealt_none(tiny_checkpoint):
         ),
     ],
 )
-def test_what_packs_no_experts_is_refused_by_name(options, stated, refusal, tiny_checkpoint, tmp_path):
+def test_what_packs_no_experts_is_refused_by_name(options, stated, refusal, tiny_checkpoint, tmp_path, described_here):
     import json
 
     architecture, config = MODELS["mixtral"]

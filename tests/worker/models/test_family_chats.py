@@ -33,6 +33,7 @@ USER = ChatMessage("user", "hi")
 CONFIGS = dict((*DENSE_MODELS.values(), *expert_models.MODELS.values()))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.has_history])
 def test_what_a_tiny_checkpoint_is_held_to_is_read_back(name, tiny_checkpoint, tmp_path):
     family, folder = FAMILIES[name], tmp_path / "model"

@@ -68,6 +68,7 @@ def wrapped(tmp_path_factory):
     return model, path
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("chunk", [1 << 30, 5])
 def test_the_text_of_a_model_with_towers_is_that_of_transformers(chunk, wrapped, load, greedy, prompts):
     model, folder = wrapped

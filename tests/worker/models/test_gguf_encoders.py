@@ -81,6 +81,7 @@ def held(folder, weights, error):
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("kind", "error"), [("F32", 0), ("F16", 5e-4), ("Q8_0", 5e-3)])
 def test_real_weights_give_the_vectors_of_what_the_file_means(kind, error, vectors, tmp_path):
     config = json.loads((MINILM / "config.json").read_text())
@@ -98,6 +99,7 @@ def test_real_weights_give_the_vectors_of_what_the_file_means(kind, error, vecto
         np.testing.assert_allclose(one, two, atol=1e-5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("kind", "error", "pooling", "squeezed"),
     [
@@ -148,6 +150,7 @@ def random_weights(model):
     return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q6_K"])
 def test_two_ranks_give_the_vectors_of_one(kind, vectors, group, scribe, tmp_path):

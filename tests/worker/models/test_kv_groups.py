@@ -83,20 +83,7 @@ def some(prompts):
     return [*prompts[:5], *prompts[8:10], prompts[13], prompts[15]]
 
 
-@pytest.fixture(scope="module")
-def expected(model, some):
-    return model[1](some)
-
-
-@pytest.mark.parametrize(("chunk", "caching"), [(1, True), (3, False), (5, True), (128, False)])
-def test_chunks_of_any_length_give_the_tokens_of_transformers(chunk, caching, engine, expected, some):
-    engine.restart(max_num_batched_tokens=chunk, enable_prefix_caching=caching)
-    for number, prompt in enumerate(some):
-        engine.submit(number, prompt)
-    tokens = engine.settle()
-    assert [tokens[number, 0] for number in range(len(some))] == expected
-
-
+@pytest.mark.sampled(2)
 def test_a_prefix_is_found_at_every_length(engine, model, prompts):
     longest = prompts[15]
     asked = [[*longest[:length], 7] for length in range(1, len(longest) + 1, 3)]
@@ -112,6 +99,7 @@ def test_a_prefix_is_found_at_every_length(engine, model, prompts):
     assert [engine.cached[number] for number in range(len(asked))] == [(len(one) - 1) // size * size for one in asked]
 
 
+@pytest.mark.sampled(2)
 def test_outputs_that_share_a_prompt_draw_what_they_draw_in_one_group(engine, model, prompts, monkeypatch):
     monkeypatch.setattr("quire.worker.start.CONTEXT", 1)
     one = Engine(model[0])
@@ -126,6 +114,7 @@ def test_outputs_that_share_a_prompt_draw_what_they_draw_in_one_group(engine, mo
     assert len(drawn[0]) == 18
 
 
+@pytest.mark.thorough
 def test_preempted_outputs_go_on_alike(model, some):
     expected = model[1](some, 24)
     small = Engine(model[0], kv_cache_memory_bytes=(76 if len(model[2]) == 1 else 96) << 10, max_num_batched_tokens=16)

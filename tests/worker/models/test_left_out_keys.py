@@ -16,7 +16,7 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from full_configs import DECODERS, OF_ONE_PIECE, ROPES, full_config
+from full_configs import DECODERS, OF_ONE_PIECE, OWN, ROPES, family, full_config
 from library_alike import assert_alike, compare, library_model
 
 from quire.worker.specs.registry import parse_spec, read_spec
@@ -26,8 +26,20 @@ SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", 
 """The library's defaults of these are one published model's, which a checkpoint of another size never means."""
 FIRST = [name for name in DECODERS if re.match("Llama(?!4)|Mistral|Ministral|Qwen", name)]
 """Those whose keys may be null, and mean it."""
+COMMON = ("Llama", "Gemma3", "Qwen3Moe", "Bert")
+"""Families that stand for others where keys are those of all."""
+
+
+def row(architecture, key):
+    """A whole config, and without the keys that only its family has, in `make test`; without any key in `test-all`."""
+    kind = family(architecture)
+    is_first = architecture == next(name for name in OF_ONE_PIECE if family(name) == kind)
+    stands = not key or (is_first and (kind in COMMON or key in OWN.get(kind, ())))
+    return pytest.param(architecture, key, marks=() if stands else pytest.mark.thorough)
+
+
 ROWS = [
-    (architecture, key)
+    row(architecture, key)
     for architecture in OF_ONE_PIECE
     for key in ("", *full_config(architecture))
     # the library finds its class by one, we by the other; ids of padding are no token of so small a vocabulary
@@ -52,6 +64,7 @@ def test_a_key_left_out_means_what_it_means_to_the_library(architecture, key):
     assert caught.value.field == key
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("rope", ROPES)
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2Model", "Qwen3Model"])
 def test_every_spelling_of_rope_without_each_of_its_keys_means_the_same(architecture, rope):
@@ -64,6 +77,7 @@ def test_every_spelling_of_rope_without_each_of_its_keys_means_the_same(architec
         compare({**config, where: {name: value for name, value in config[where].items() if name != key}})
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(
     ("architecture", "key", "value"),
     [  # where the library takes it
@@ -100,6 +114,7 @@ def test_a_null_that_means_nothing_is_refused(key):
     assert caught.value.field == key
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("stated", ["absent", None, 5, [5, 6]])
 @pytest.mark.parametrize("generation", ["no file", "absent", None, 7, [7, 8]])
 def test_end_tokens_are_those_the_library_generates_with(stated, generation, tiny_checkpoint, tmp_path):
@@ -127,6 +142,7 @@ def test_a_dtype_left_out_is_that_of_the_weights(stored, shards, tiny_checkpoint
     assert read_spec(folder).dtype == "float32", "dummy weights need no files"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [

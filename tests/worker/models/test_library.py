@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from parts import forked
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.vaultgemma.modeling_vaultgemma import VaultGemmaRMSNorm
 
@@ -22,6 +24,7 @@ from quire.worker.models.build import describe, load_model
 from quire.worker.models.library.norms import Normed, put_norms
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
+from quire.worker.specs.library import apart
 from quire.worker.specs.library.apart import describe_apart
 from quire.worker.specs.library.choice import TAKEN, not_taken
 from quire.worker.specs.library.spec import LibrarySpec
@@ -36,6 +39,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 from library_models import BASE, MODELS, TOLD_BY_MASK, generated, write
 
 pytestmark = pytest.mark.integration
+
+LIBRARY = ("transformers.models.auto.modeling_auto",)
+"""What a process imports that runs modules of the library."""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +70,7 @@ def same(rows, expected):
         assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("architecture", MODELS)
 def test_whole_prompts_chunks_and_cached_blocks_give_the_tokens_of_transformers(architecture, made, greedy, prompts):
     folder = made(architecture, MODELS[architecture])
@@ -142,6 +149,18 @@ def test_auto_takes_the_library_for_what_the_table_lacks_alone(made, tiny_checkp
         read_spec(theirs, impl="quire")
 
 
+@pytest.fixture
+def forked_process(monkeypatch):
+    """The process that describes a model is forked from one that has imported the library."""
+
+    def run(command, timeout, **options):
+        return forked.run(command, imports=LIBRARY, **options)
+
+    names = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
+    monkeypatch.setattr(apart, "subprocess", SimpleNamespace(run=run, **names))
+
+
+@pytest.mark.usefixtures("forked_process")
 def test_another_process_describes_a_model_alike(made):
     folder = made("DeepseekV3ForCausalLM", MODELS["DeepseekV3ForCausalLM"])
     assert describe_apart(folder) == describe(folder)
@@ -170,6 +189,7 @@ def test_what_the_library_cannot_do_with_us_is_refused_by_name(changes, message,
         read_spec(tmp_path, impl="transformers", describe=describe)
 
 
+@pytest.mark.usefixtures("forked_process")
 def test_another_process_refuses_it_alike(made, tmp_path):
     folder = made("ArceeForCausalLM", MODELS["ArceeForCausalLM"])
     stated = json.loads((folder / "config.json").read_text())
@@ -251,14 +271,15 @@ def test_two_ranks_give_the_tokens_of_transformers_and_read_their_shares(made, p
     some = [prompts[4], prompts[10]]
     program = [sys.executable, str(Path(__file__).with_name("library_rank.py"))]
     ranks = [
-        subprocess.Popen(
+        forked.Popen(
             [*program, str(rank), str(tmp_path), json.dumps(some), *map(str, folders)],
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
+            imports=LIBRARY,
         )
         for rank in range(2)
     ]
-    results = [json.loads(rank.communicate(timeout=280)[0]) for rank in ranks]
+    results = [json.loads(rank.communicate()[0]) for rank in ranks]
     for number, folder in enumerate(folders):
         stored = (folder / "model.safetensors").stat().st_size
         assert all(result[number]["bytes_read"] < 0.95 * stored for result in results)

@@ -87,6 +87,7 @@ def vectors(driver):
     return [np.frombuffer(one, np.float32) for one in (*found, again)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("architecture", CLASSIFIERS)
 def test_texts_get_the_labels_of_transformers(architecture, tmp_path, drive_of):
     write(tmp_path, architecture, CLASSIFIERS[architecture] | LABELS)
@@ -102,6 +103,7 @@ def test_texts_get_the_labels_of_transformers(architecture, tmp_path, drive_of):
     assert sizes.num_parameters + sizes.padding == sum(one.numel() for one in model.parameters())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("architecture", EMBEDDERS)
 def test_a_model_without_a_head_gives_the_last_state_of_transformers(architecture, tmp_path, drive_of):
     write(tmp_path, architecture, EMBEDDERS[architecture])
@@ -112,6 +114,7 @@ def test_a_model_without_a_head_gives_the_last_state_of_transformers(architectur
         np.testing.assert_allclose(ours, theirs[-1], atol=5e-5)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("architecture", ENCODERS)
 def test_texts_that_are_read_in_both_directions_give_what_they_give_in_transformers(architecture, tmp_path, drive_of):
     write(tmp_path, architecture, ENCODERS[architecture])

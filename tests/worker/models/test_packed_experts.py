@@ -87,6 +87,7 @@ def folders(tiny_checkpoint, tmp_path_factory):
     return make
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("model", "name"), CASES)
 def test_tokens_are_those_of_transformers_with_the_weights_that_are_meant(
     model, name, folders, greedy, reference, prompts
@@ -117,6 +118,7 @@ def test_activations_beside_codes_are_rounded_as_the_checkpoint_says(folders):
         torch.testing.assert_close(experts(x, ids, weights), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dealt", [False, True])
 @pytest.mark.parametrize("name", ["fp8 rows", "int4 groups", "awq", "gptq"])
 def test_the_shares_of_two_ranks_add_up_and_each_reads_its_own(name, dealt, folders, monkeypatch):

@@ -52,6 +52,7 @@ def linear(model, tensor):
     }
 
 
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("architecture", OF_ONE_PIECE)
@@ -71,6 +72,7 @@ def test_counted_as_built(architecture: str, tied: bool, size: int) -> None:
     assert counted.weights == matrices
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("architecture", OF_ONE_PIECE)
 def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_calls_them(architecture: str) -> None:
     spec = spec_of(architecture, tie_word_embeddings=False)
@@ -96,6 +98,7 @@ def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_ca
     }
 
 
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("fields", [{}, {"attention_bias": True}, {"mlp_bias": True}])
 @pytest.mark.parametrize("architecture", OF_ONE_PIECE)
 def test_layers_with_a_bias_are_known_by_their_paths(architecture: str, fields: dict[str, bool]) -> None:

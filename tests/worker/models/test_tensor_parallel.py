@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from parts import forked
 from safetensors import safe_open
 
 from quire.worker.specs.registry import read_spec
@@ -77,30 +78,45 @@ def some_prompts(prompts):
     return [[token % 5 for token in prompt] for prompt in prompts[::4]]
 
 
+QUICK = {
+    *("LlamaForCausalLM", "MixtralForCausalLM", "Gemma4ForCausalLM", "GptOssForCausalLM", "MiniMaxM2ForCausalLM"),
+    *("Gemma3nForCausalLM", "MixtralForCausalLM dealt"),
+}
+"""Those that `make test` runs, one of each kind of layer that ranks share: the others are made of the same layers."""
+
+
 @pytest.fixture(scope="module")
-def folders(tiny_checkpoint):
-    return [tiny_checkpoint(architecture, **config) for architecture, config in (*MODELS, *DEALT)]
+def folders(tiny_checkpoint, request):
+    """Of the models that are asked for: (place in NAMES, folder)."""
+    asked = {item.callspec.params["model"] for item in request.session.items if item.path == request.path}
+    return {
+        number: tiny_checkpoint(architecture, **config)
+        for number, (architecture, config) in enumerate((*MODELS, *DEALT))
+        if number in asked
+    }
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory, some_prompts, folders):
-    """What each of four processes reported: {group size: [result of each model]}."""
-    arguments = [tmp_path_factory.mktemp("rendezvous"), json.dumps(some_prompts), len(DEALT), *folders]
+    """What each of four processes reported: {group size: {place in NAMES: result}}."""
+    num_dealt = sum(number >= len(MODELS) for number in folders)
+    arguments = [tmp_path_factory.mktemp("rendezvous"), json.dumps(some_prompts), num_dealt, *folders.values()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen(
+        forked.Popen(
             [sys.executable, PROGRAM, str(rank), *map(str, arguments)], stdout=subprocess.PIPE, env=environment
         )
         for rank in range(4)
     ]
     try:
-        outputs = [process.communicate(timeout=200)[0] for process in processes]
+        outputs = [process.communicate()[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
     assert [process.returncode for process in processes] == [0] * 4
-    return [json.loads(output) for output in outputs]
+    reports = map(json.loads, outputs)
+    return [{size: dict(zip(folders, made, strict=True)) for size, made in report.items()} for report in reports]
 
 
 WHOLE = (
@@ -137,7 +153,13 @@ def expected_bytes(folder, size):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("model", range(len(NAMES)), ids=NAMES)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(number, id=name, marks=() if name in QUICK else pytest.mark.thorough)
+        for number, name in enumerate(NAMES)
+    ],
+)
 def test_ranks_give_the_tokens_of_one_rank_and_read_only_their_share(
     size, model, ranks, folders, some_prompts, load, greedy
 ):

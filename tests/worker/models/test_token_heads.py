@@ -103,6 +103,7 @@ def test_logits_alone_are_numbers_of_labels(tokens, checkpoint, started):
     np.testing.assert_allclose(ours, logits(folder, "Qwen2ForCausalLM", *tokens)[0], atol=2e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tied", [True, False])
 def test_two_ranks_give_the_numbers_of_one(tied, checkpoint, group, scribe, settings):
     folder = checkpoint("Qwen3ForCausalLM", tied, **RERANKER)

@@ -82,6 +82,7 @@ def test_each_token_of_a_decoders_prompts_does_though_they_come_in_chunks(archit
         np.testing.assert_allclose(np.concatenate(found[slot]), theirs, atol=5e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("architecture", ["BertForTokenClassification", "Qwen3ForTokenClassification"])
 def test_two_ranks_give_the_numbers_of_one(architecture, checkpoint, group, scribe, settings):
     folder = checkpoint(architecture, num_labels=3)

@@ -55,6 +55,7 @@ def folder(tmp_path, name):
     return tmp_path / "made"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
 def test_products_together_and_apart_are_taped_and_draw_what_eager_steps_draw(folder, name, drive, dtype):
     config, spec = WorkerConfig(model=str(folder), dtype=dtype), read_spec(folder)

@@ -102,6 +102,7 @@ def test_the_embedded_model_is_the_same_as_a_file(file, texts, dense):
     assert perplexity(folder, "none", texts) == pytest.approx(dense, rel=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "most"),
     [

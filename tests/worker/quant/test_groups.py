@@ -213,6 +213,7 @@ def test_ranks_that_would_divide_a_group_are_refused_with_both_numbers(made, loa
     assert sorted(layer.columns[layer.columns >= 0].tolist()) == list(range(32))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["awq", "ct_w8a16", "gptq_order", "ct_nvfp4"])
 def test_two_ranks_draw_the_tokens_of_transformers(group, scribe, made, load_quantized, name):

@@ -55,6 +55,7 @@ def places(value, path=()):
         yield from places(one, (*path, key))
 
 
+@pytest.mark.sampled(5)
 def test_any_value_at_any_place_of_the_config_is_read_or_refused(folder):
     whole = json.loads((folder / "config.json").read_text())
     spec, outcomes, longest = read_spec(folder), set(), 0
@@ -75,6 +76,7 @@ def test_any_value_at_any_place_of_the_config_is_read_or_refused(folder):
     assert longest < 1000
 
 
+@pytest.mark.sampled(4)
 def test_a_file_of_any_bytes_loads_or_is_refused(folder, load_quantized):
     path = folder / "model.safetensors"
     whole, outcomes = path.read_bytes(), set()

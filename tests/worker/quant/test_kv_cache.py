@@ -125,6 +125,7 @@ def engine(folder, drive, **changes):
     return started, drive(started.executor, BLOCK)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SCALES)
 def test_tokens_are_those_of_keys_and_values_that_are_quantized_by_the_checkpoints_scales(made, drive, tmp_path, name):
     folder = written(made, tmp_path / "model", SCALES[name])

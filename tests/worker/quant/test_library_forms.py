@@ -29,6 +29,7 @@ def drawn(folder, drive, **fields):
     return started.facts.quantization, [driver.generate(slot, prompt, NEW) for slot, prompt in enumerate(PROMPTS)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name",
     ["awq", "gptq_order", "ct_w4a16_asym", "ct_w8a8", "ct_fp8_dynamic", "fp8_blocks", "ct_kv", "modelopt_mixed"],
@@ -91,6 +92,7 @@ def quantize(folder, meant, form):
     (folder / "config.json").write_text(json.dumps(config))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("architecture", ["ArceeForCausalLM", "ApertusForCausalLM"])
 def test_an_architecture_of_the_library_alone_draws_the_tokens_of_its_dequantized_weights(

@@ -35,13 +35,21 @@ BY_FILES = ("ct_w8a16", "gptq_order", "gptq_order_v2")
 """Those whose files alone show the type of the scales, or the order of the inputs."""
 
 
+IN_PARTS = ("awq", "ct_fp8", "ct_nvfp4", "fp8_blocks", "gptq_order", "modelopt_mxfp4")
+"""Those that ranks share, and that GPUs hold, in `make test`: codes of rows, blocks, groups, and orders."""
+HELD = [
+    *((name, 1, "cpu") for name in MADE),
+    *((name, 2, "cpu") for name in DIVIDED),
+    *((name, 1, "cuda") for name in (*GROUPS, *FLOATS)),
+    *((name, 2, "cuda") for name in (*GROUPS, *FLOATS) if name in DIVIDED),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "size", "served_on"),
     [
-        *((name, 1, "cpu") for name in MADE),
-        *((name, 2, "cpu") for name in DIVIDED),
-        *((name, 1, "cuda") for name in (*GROUPS, *FLOATS)),
-        *((name, 2, "cuda") for name in (*GROUPS, *FLOATS) if name in DIVIDED),
+        pytest.param(*row, marks=() if row[1:] == (1, "cpu") or row[0] in IN_PARTS else pytest.mark.thorough)
+        for row in HELD
     ],
 )
 def test_every_weight_is_that_of_the_formats_own_tool_bit_for_bit(made, load_quantized, name, size, served_on):
@@ -191,6 +199,7 @@ def test_doctor_names_each_form_of_a_checkpoint_of_several_and_none_of_a_cache_a
     assert {*MADE} == {*IN_WORDS, *FLOATS, "gptq_dynamic", "ct_kv", "modelopt_mixed"}
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", MADE)
 def test_dummy_weights_have_the_forms_of_a_config_without_files(made, drive, tmp_path, name):
     for file in (made / name).glob("*.json"):

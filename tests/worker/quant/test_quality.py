@@ -218,11 +218,13 @@ def calculated() -> list[KVScales]:
     return [KVScales(layer.key_scale, layer.value_scale) for layer in runner._cache.layers]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("scales", [lambda: None, calculated], ids=["of one", "calculated"])
 def test_the_perplexity_of_a_cache_of_8_bit_floats_is_near_that_of_fp32(texts, dense, scales) -> None:
     near("fp8 cache", perplexity(MODEL, "none", texts, torch.float8_e4m3fn, scales()), dense, 0.003)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("decoded", [False, True], ids=["a prompt", "decoded"])
 def test_the_perplexity_of_a_cache_of_8_bit_integers_is_near_that_of_fp32(texts, dense, decoded) -> None:
     near("int8 cache", perplexity(MODEL, "none", texts, torch.int8, decoded=decoded), dense, 0.002)
@@ -238,6 +240,7 @@ def test_the_perplexity_of_4_bit_groups_is_near_that_of_fp32_with_and_without_ro
     near("int4, rounded activations", rounded, exact, 0.0025)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [128, 32])
 def test_the_perplexity_of_symmetric_4_bit_groups_is_near_that_of_fp32(texts, dense, tmp_path, size) -> None:
     """By the format's own scales, a fifteenth of the range: a group of 32 saturates more often than GGUF's Q4_0."""
@@ -248,6 +251,7 @@ def test_the_perplexity_of_symmetric_4_bit_groups_is_near_that_of_fp32(texts, de
     near(f"4 bits by {size}, rounded activations", rounded, exact, 0.0025)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [16, 32])
 def test_the_perplexity_of_4_bit_floats_is_near_that_of_fp32(texts, dense, tmp_path, size) -> None:
     exact, rounded = (

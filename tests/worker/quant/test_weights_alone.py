@@ -76,6 +76,7 @@ def test_vectors_are_those_of_the_dequantized_model(settings, drive, tmp_path, a
         np.testing.assert_allclose(own, other, atol=2e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.integration
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen3ForCausalLM"])
 def test_two_ranks_draw_the_tokens_of_transformers(group, scribe, tiny_checkpoint, tmp_path, architecture):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from parts.clock import GUARD
 
 from quire.proto.messages.params import SamplingParams, Structured
 from quire.proto.messages.plans import Admit, StepPlan
@@ -136,7 +137,7 @@ for token in vocabulary.tokenize_str("baaa"):
 def test_rules_of_a_client_are_not_followed_forever_to_where_they_must_lead(folder) -> None:
     """In a process that can be killed: the library would not come back."""
     command = [sys.executable, "-c", WALK, str(folder), str(WIDTH), str(END)]
-    walked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    walked = subprocess.run(command, capture_output=True, text=True, timeout=GUARD)
     assert walked.returncode == 0, walked.stderr
 
 

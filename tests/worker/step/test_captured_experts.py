@@ -30,6 +30,7 @@ GPT_OSS = [name for name in MODELS if name.startswith("gpt-oss")]
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
 @pytest.mark.parametrize("name", ["qwen2 moe: a shared expert", "qwen3 moe: renormalised, a dense layer", *GPT_OSS])
 def test_recorded_steps_of_experts_draw_what_transformers_draws(name, captured, as_on_a_gpu, drive, tiny_checkpoint):
@@ -39,6 +40,7 @@ def test_recorded_steps_of_experts_draw_what_transformers_draws(name, captured, 
     check_tokens(drive, gpu_runner(folder, captured), folder)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["awq", "fp8 rows", "fp8 blocks", "mxfp4"])
 def test_recorded_steps_of_quantized_experts_draw_what_transformers_draws(
     name, as_on_a_gpu, drive, tiny_checkpoint, tmp_path

@@ -43,6 +43,7 @@ def expected(reference, prompt, count):
     return out[0, len(prompt) :].tolist()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
 @pytest.mark.parametrize("pair_axes", [(), (0, 1, 2, 0, 1, 2, 0, 0)], ids=["one axis", "three axes"])
 def test_triton_forms_and_padded_buckets_draw_what_transformers_draws(
@@ -120,6 +121,7 @@ def test_a_step_with_embeddings_put_in_place_is_not_one_that_was_recorded_withou
     assert replayed == [Bucket(ROWS, ROWS)] * 3, "the others were"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
 def test_masks_of_grammars_hold_in_steps_that_run_ahead_of_their_results(
     as_on_a_gpu, captured, driver, drive, tiny_checkpoint

@@ -50,6 +50,7 @@ def test_an_encoders_forms_for_gpus_give_the_vectors_of_transformers(as_on_a_gpu
         np.testing.assert_allclose(ours[slot], theirs.numpy(), atol=5e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 def test_captured_chunks_of_a_decoder_give_the_vectors_of_whole_prompts(as_on_a_gpu, pooling, drive, tiny_checkpoint):
     def runner(captured):

@@ -107,6 +107,7 @@ def test_a_slot_given_away_while_its_drafts_are_in_flight_draws_the_next_ones_te
     assert is_prefix(hand.tokens, {**texts, 1: texts[0]})
 
 
+@pytest.mark.thorough
 @pytest.mark.integration
 def test_texts_do_not_depend_on_drafts_in_captured_steps(as_on_a_gpu, drive, tiny_checkpoint):
     """The path of a GPU: recorded buckets with rows of drafts, and results that are 9 until they are waited for."""

@@ -218,6 +218,7 @@ def reason(settings, folder, fields):
     return untaped(config, spec, fields.get("dtype", "float32"), read_plan(config, spec))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("changes", "fields"),
     [

@@ -10,6 +10,7 @@ import tiny_internvl
 import tiny_mistral3
 import tiny_onevision
 import torch
+from parts.clock import GUARD
 from seen_images import picture, pixels_of
 
 from quire.worker.build_context import BuildContext
@@ -30,7 +31,7 @@ class Meeting:
     """The sums of two ranks that are threads."""
 
     def __init__(self):
-        self.barrier, self.given = threading.Barrier(2, timeout=60), [None, None]
+        self.barrier, self.given = threading.Barrier(2, timeout=GUARD), [None, None]
 
 
 class Member:

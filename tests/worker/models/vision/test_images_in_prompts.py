@@ -92,6 +92,7 @@ def asking(folder, name):
     return prompt(image_token, *PROMPTS[name], patch=patch_of(folder))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("parts", PROMPTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_tokens_behind_images_are_those_of_transformers(model, parts, seeing_checkpoint, load, greedy):
@@ -100,6 +101,7 @@ def test_tokens_behind_images_are_those_of_transformers(model, parts, seeing_che
     assert_as_transformers(generated(greedy, load(folder), folder, asked), folder, asked)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("chunk", [1, 5, 7])
 @pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe"])
 def test_chunks_may_cut_an_image_anywhere(family, chunk, seeing_checkpoint, load, greedy):

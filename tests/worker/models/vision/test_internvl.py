@@ -81,6 +81,7 @@ def expected(folder, pictures, dtype=torch.float32):
     return made.pooler_output.flatten(0, 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("tower", TOWERS)
 @torch.inference_mode()
@@ -144,6 +145,7 @@ def assert_as_transformers(row, folder, tokens, pictures):
     torch.testing.assert_close(torch.stack(row.logits), logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("parts", PROMPTS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_tokens_behind_images_are_those_of_transformers(text, parts, checkpoint, load, greedy):

@@ -107,6 +107,7 @@ def expected(folder, pictures, dtype=torch.float32):
     return torch.cat(model.model.get_image_features(**values, **chosen).pooler_output[:-1])
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("grids", GRIDS)
 @pytest.mark.parametrize("model", MODELS)
 @torch.inference_mode()
@@ -119,6 +120,7 @@ def test_rows_are_those_of_transformers(model, grids, checkpoint, load):
     torch.testing.assert_close(rows, expected(folder, pictures), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=3))
 @torch.inference_mode()
@@ -208,6 +210,7 @@ def assert_as_transformers(row, asked):
     torch.testing.assert_close(torch.stack(row.logits), logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("parts", PROMPTS)
 @pytest.mark.parametrize("model", ["as published", "ministral 3, tied", "a row for each patch"])
 def test_tokens_behind_images_are_those_of_transformers(model, parts, checkpoint, load, greedy):

@@ -36,6 +36,7 @@ def expected(folder, values, grids, dtype=torch.float32):
     return library_model(folder, dtype).model.visual(values.to(dtype), grid_thw=grids).pooler_output
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("grids", GRIDS)
 @pytest.mark.parametrize(("family", "name", "vision"), MODELS)
 @torch.inference_mode()

@@ -76,6 +76,7 @@ def expected(folder, images, dtype=torch.float32):
     return torch.cat(rows.pooler_output)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("tower", TOWERS)
 @torch.inference_mode()
@@ -154,6 +155,7 @@ def generated(greedy, decoder, folder, reference, content, chunk):
     return row.tokens[len(tokens) :], reference.greedy(inputs, COUNT)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("chunk", [3, 1 << 30])
 @pytest.mark.parametrize("name", PROMPTS)
 @pytest.mark.parametrize("is_tied", [False, True], ids=["own head", "tied"])

@@ -167,6 +167,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("family", "section", "key"), ROWS)
 def test_a_key_left_out_means_what_it_means_to_the_library(family, section, key, layout):

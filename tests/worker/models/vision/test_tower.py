@@ -34,6 +34,7 @@ def expected(folder, pictures, dtype=torch.float32):
     return torch.cat((made.pooler_output, *made.deepstack_features), -1)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("grids", GRIDS)
 @pytest.mark.parametrize("model", MODELS)
 @torch.inference_mode()
