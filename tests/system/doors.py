@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from parts.clock import GUARD
+
 from quire.proto import api
 from quire.proto.client import Client
 from quire.proto.messages.params import MAX_N
@@ -135,7 +137,7 @@ class HttpDoor:
         return verdict
 
     def post(self, path: str, body: Any) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(self._address, timeout=60)
+        connection = http.client.HTTPConnection(self._address, timeout=GUARD)
         try:
             raw = body if isinstance(body, bytes) else json.dumps(body).encode()
             connection.request("POST", path, raw, {"content-type": "application/json"})
@@ -146,7 +148,7 @@ class HttpDoor:
 
     def items(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A refusal before the stream is one item with its status."""
-        connection = http.client.HTTPConnection(self._address, timeout=60)
+        connection = http.client.HTTPConnection(self._address, timeout=GUARD)
         try:
             connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
             response = connection.getresponse()

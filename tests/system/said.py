@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from doors import json_request
+from parts.clock import GUARD
 
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.client import Client
@@ -54,7 +55,7 @@ class Doors:
         return self.send(path, json.dumps(body).encode())
 
     def send(self, path: str, body: bytes | None, method: str = "POST", **headers: str) -> Said:
-        connection = http.client.HTTPConnection(self.address, timeout=30)
+        connection = http.client.HTTPConnection(self.address, timeout=GUARD)
         try:
             given = JSON | {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, {name: value for name, value in given.items() if value})
@@ -71,7 +72,7 @@ class Doors:
 
     def connect(self) -> socket.socket:
         host, _, port = self.address.rpartition(":")
-        return socket.create_connection((host, int(port)), timeout=30)
+        return socket.create_connection((host, int(port)), timeout=GUARD)
 
     def read(self, connection: socket.socket) -> Said:
         head, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
@@ -95,7 +96,7 @@ class Doors:
         with grpc.insecure_channel(self.target) as channel:
             try:
                 compression = grpc.Compression.Gzip if gzip else None
-                channel.unary_unary(method)(data, timeout=30, metadata=metadata, compression=compression)
+                channel.unary_unary(method)(data, timeout=GUARD, metadata=metadata, compression=compression)
             except grpc.RpcError as error:
                 self.told += [error.details(), str(error.trailing_metadata())]
                 return Said(error.code().name, message=error.details())

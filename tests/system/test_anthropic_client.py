@@ -5,6 +5,7 @@ import asyncio
 import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
+from parts.clock import GUARD
 
 USER = {"role": "user", "content": "Return the last item of a list."}
 GREEDY = {"temperature": 0}
@@ -22,12 +23,12 @@ TOOL = {
 
 @pytest.fixture(scope="module")
 def base(shared_engine) -> str:
-    return shared_engine.wait_for_line(r"HTTP on (http://[^\s,]+)", 1).group(1)
+    return shared_engine.wait_for_line(r"HTTP on (http://[^\s,]+)").group(1)
 
 
 @pytest.fixture(scope="module")
 def client(base):
-    with Anthropic(base_url=base, api_key="none", max_retries=0, timeout=60) as client:
+    with Anthropic(base_url=base, api_key="none", max_retries=0, timeout=GUARD) as client:
         yield client
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from bounds import BOUNDS
+from parts.clock import eventually
 from said import ADMIN, KEY, Doors
 from wire_rows import COMPLETIONS, OVER_GRPC, OVER_HTTP
 
@@ -218,18 +219,18 @@ def test_b18_a_deadline_that_has_passed_is_exceeded(doors) -> None:
 LONG = GenerateRequest(input=(5, 6), max_tokens=250, ignore_eos=True, n=64, seed=1, allowed_token_ids=(5, 6))
 
 
-def test_b19_and_b21_a_full_queue_names_its_limit_and_clients_that_leave_empty_it(doors, eventually) -> None:
+def test_b19_and_b21_a_full_queue_names_its_limit_and_clients_that_leave_empty_it(doors) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(doors.begin(LONG))
-        eventually(lambda: doors.engine.client.load().num_waiting >= 2, 20)
+        eventually(lambda: doors.engine.client.load().num_waiting >= 2)
         over_grpc, over_http = doors.grpc(LONG), doors.http(LONG)
         assert (over_grpc.status, over_http.status) == ("RESOURCE_EXHAUSTED", 429)
         for refusal in (over_grpc, over_http):
             assert refusal.reason == "QUEUE_FULL"
             assert re.search("at most 2 may", refusal.message), refusal.message
             assert float(refusal.headers["retry-after"]) > 0
-    eventually(doors.engine.idle, 20)
+    eventually(doors.engine.idle)
 
 
 @pytest.mark.parametrize(
@@ -252,15 +253,15 @@ def test_b22_headers_that_never_end_are_timed_out(doors, slow_headers) -> None:
     assert "10 s" in refusal.message
 
 
-def test_b20_a_server_that_drains_says_so(doors, eventually) -> None:
+def test_b20_a_server_that_drains_says_so(doors) -> None:
     """The last test: the engine ends."""
-    eventually(doors.engine.idle, 20)  # what the test before asked for may still hold a block
+    eventually(doors.engine.idle)  # what the test before asked for may still hold a block
     with doors.begin(LONG):
-        eventually(lambda: not doors.engine.idle(), 20)
+        eventually(lambda: not doors.engine.idle())
         doors.draining = True
         doors.engine.process.send_signal(signal.SIGTERM)
         asked = GenerateRequest(input=(5, 6), max_tokens=1)
-        eventually(lambda: doors.grpc(asked, seconds=1).status == "UNAVAILABLE", 20)
+        eventually(lambda: doors.grpc(asked, seconds=1).status == "UNAVAILABLE")
         refusal = doors.http(asked)
         assert (refusal.status, refusal.reason) == (503, "DRAINING")
         assert refusal.headers["retry-after"] == "1"

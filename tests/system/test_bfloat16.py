@@ -58,7 +58,9 @@ def judge(logits: Logits, prompt: list[int], new: list[int], logprobs: list[floa
     assert (error.abs() <= 2 * bound).all()
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    "name", ["prefix cache", pytest.param("two ranks, no prefix cache, chunks", marks=pytest.mark.thorough)]
+)
 def test_greedy_text_is_that_of_transformers_up_to_ties(name, serve, logits):
     engine = serve(str(EMBEDDED), "--dtype=auto", *ENGINES[name])
     taken = f"bfloat16 by {bf16_products()}" if bf16_products() else "float32"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from parts.clock import GUARD
 from tiny_classifiers import KINDS, SHAPE, wordpiece
 
 from quire.proto.api import RequestError, ScoreRequest
@@ -43,7 +44,7 @@ def write(folder):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-@pytest.fixture(scope="module", params=["--chat-template", "its own", "none"])
+@pytest.fixture(scope="module", params=["--chat-template", pytest.param("its own", marks=pytest.mark.thorough), "none"])
 def served(request, serve, tmp_path_factory):
     """(engine, folder, how a pair's text is made)"""
     folder = tmp_path_factory.mktemp("causal_reranker")
@@ -106,11 +107,11 @@ def test_an_instruction_is_shown_or_refused(served):
     )
     if kind == "none":
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=60)
+            urllib.request.urlopen(request, timeout=GUARD)
         error = json.load(refused.value)["error"]
         assert (error["param"], "--chat-template FILE" in error["message"]) == ("instruction", True)
         return
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=GUARD) as answer:
         (found,) = json.load(answer)["results"]
     raw = over(folder, [text(QUERY, DOCUMENTS[0], "dog cache")])
     np.testing.assert_allclose(found["relevance_score"], sigmoid(raw[0]), atol=2e-5)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from parts.clock import GUARD
 from test_rerankers import post
 from tiny_classifiers import logits, write
 
@@ -26,7 +27,7 @@ def sigmoid(numbers):
     return 1 / (1 + np.exp(-numbers))
 
 
-@pytest.fixture(scope="module", params=["single", "multi", "decoder"])
+@pytest.fixture(scope="module", params=[pytest.param("single", marks=pytest.mark.thorough), "multi", "decoder"])
 def served(request, serve, tmp_path_factory):
     """(engine, folder, activation)"""
     folder = tmp_path_factory.mktemp("classifier")
@@ -121,7 +122,7 @@ def test_a_users_mistake_is_named(path, body, param, text, base_url):
 
 def test_facts_say_the_task_and_other_tasks_are_refused(served, base_url):
     engine, _, _ = served
-    with urllib.request.urlopen(f"{base_url}/v1/models", timeout=60) as answer:
+    with urllib.request.urlopen(f"{base_url}/v1/models", timeout=GUARD) as answer:
         card = json.load(answer)["data"][0]
     assert (card["task"], card["labels"]) == ("classify", ["no", "yes", "maybe"])
     info = engine.client.server_info()

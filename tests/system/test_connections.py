@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from parts.clock import GUARD, eventually
 
 from quire.proto.api import GenerateRequest
 from quire.proto.client import Client
@@ -55,7 +56,7 @@ def test_of_two_thousand_streams_on_a_connection_the_excess_is_told_why_and_the_
         asked = pb.GenerateRequest(prompt_token_ids=ids, max_tokens=max_tokens, ignore_eos=True)
         try:
             kinds: list[str] = []
-            async for event in stub.Stream(asked, timeout=300):
+            async for event in stub.Stream(asked, timeout=GUARD):
                 kinds.append(event.WhichOneof("event"))
                 began.release()
             ends[kinds[-1]] += 1
@@ -68,7 +69,7 @@ def test_of_two_thousand_streams_on_a_connection_the_excess_is_told_why_and_the_
         async with grpc.aio.insecure_channel(engine.target) as channel:
             stub, health = quire_pb2_grpc.InferenceStub(channel), health_pb2_grpc.HealthStub(channel)
             streams = [asyncio.create_task(one(stub, 200)) for _ in range(8)]
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(GUARD):
                 for _ in streams:  # they run: which of the others are the excess is the library's order
                     await began.acquire()
                 # most are still open when the last one comes, however slow this machine is
@@ -102,13 +103,13 @@ def processor_seconds(pid: int) -> float:
         pytest.param("http", HEADERS, id="http, headers without an end"),
     ],
 )
-def test_more_silent_connections_than_descriptors_keep_nobody_out_and_nothing_spins(narrow, eventually, door, opening):
+def test_more_silent_connections_than_descriptors_keep_nobody_out_and_nothing_spins(narrow, door, opening):
     host, _, port = (narrow.target if door == "grpc" else narrow.http).rpartition(":")
     frontend = narrow.pids("frontend")[0]
     num_lines = len(narrow.lines)
     with ExitStack() as held:
         for _ in range(NUM_SILENT):
-            silent = held.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            silent = held.enter_context(socket.create_connection((host, int(port)), timeout=GUARD))
             silent.sendall(opening)
         # long enough for an accept that fails to be tried again, and again
         began, before = time.monotonic(), {pid: processor_seconds(pid) for pid in (frontend, narrow.process.pid)}
@@ -116,15 +117,15 @@ def test_more_silent_connections_than_descriptors_keep_nobody_out_and_nothing_sp
         shares = {pid: (processor_seconds(pid) - spent) / (time.monotonic() - began) for pid, spent in before.items()}
         assert max(shares.values()) < 0.3, f"frontend and supervisor spin: {shares}"
         assert len(narrow.lines) - num_lines < 50, narrow.log[-2000:]
-        eventually(lambda: http_health(narrow.http) == 200, 20)
-        with Client(narrow.target, timeout_seconds=30) as client:
-            eventually(lambda: health_over_grpc(narrow.target), 20)
+        eventually(lambda: http_health(narrow.http) == 200)
+        with Client(narrow.target, timeout_seconds=GUARD) as client:
+            eventually(lambda: health_over_grpc(narrow.target))
             assert len(client.generate(ASKED).outputs[0].token_ids) == 2
         assert len(os.listdir(f"/proc/{frontend}/fd")) < NUM_DESCRIPTORS
 
 
 def http_health(address: str) -> int:
-    connection = http.client.HTTPConnection(address, timeout=5)
+    connection = http.client.HTTPConnection(address, timeout=GUARD)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status
@@ -138,6 +139,6 @@ def health_over_grpc(target: str) -> bool:
     with grpc.insecure_channel(target) as channel:
         try:
             stub = health_pb2_grpc.HealthStub(channel)
-            return stub.Check(health_pb2.HealthCheckRequest(), timeout=5, wait_for_ready=True).status == 1
+            return stub.Check(health_pb2.HealthCheckRequest(), timeout=GUARD, wait_for_ready=True).status == 1
         except grpc.RpcError:
             return False

@@ -134,9 +134,7 @@ def doors(shared_engine):
     return GrpcDoor(shared_engine.client), HttpDoor(shared_engine.http)
 
 
-@settings(max_examples=250, suppress_health_check=list(HealthCheck))
-@given(request=requests())
-def test_a_random_request_gets_the_same_verdict_over_both_doors(doors, request) -> None:
+def held_alike(doors, request):
     grpc, http = doors
     expected, answered = grpc.ask(request), http.ask(request)
     if can_be_said(request):
@@ -144,3 +142,16 @@ def test_a_random_request_gets_the_same_verdict_over_both_doors(doors, request) 
     else:  # refused where it is read, perhaps before something else that is wrong with it
         assert 400 <= expected.status < 500, request
         assert 400 <= answered.status < 500, request
+
+
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
+@given(request=requests())
+def test_a_random_request_gets_the_same_verdict_over_both_doors(doors, request) -> None:
+    held_alike(doors, request)
+
+
+@pytest.mark.thorough
+@settings(max_examples=250, suppress_health_check=list(HealthCheck))
+@given(request=requests())
+def test_many_random_requests_get_the_same_verdicts_over_both_doors(doors, request) -> None:
+    held_alike(doors, request)

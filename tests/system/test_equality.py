@@ -8,7 +8,10 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+from parts.continued import continued
+from parts.recorded import recorded
 
 from quire.proto.api import GenerateRequest, Generation
 
@@ -47,17 +50,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def reference(model, prompts) -> list[list[int]]:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    width = max(map(len, prompts))
-    made = network.generate(
-        torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts]),
-        attention_mask=torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]),
-        do_sample=False, max_new_tokens=NUM_TOKENS, min_new_tokens=NUM_TOKENS, eos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
-    return made[:, width:].tolist()
+    return continued(model, prompts, NUM_TOKENS)
 
 
 def greedy(prompt: list[int], **more: object) -> GenerateRequest:
@@ -77,7 +70,12 @@ def sampled_first() -> dict[str, list[list[list[int]]]]:
     return {}
 
 
-@pytest.mark.parametrize("name", ENGINES)
+QUICK = {"chunked", "preempted", "two_ranks"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough) for name in ENGINES]
+)
 def test_tokens_do_not_depend_on_scheduling(name, serve, model, prompts, reference, sampled_first):
     engine = serve(str(model), *ENGINES[name])
 
@@ -103,30 +101,38 @@ def test_tokens_do_not_depend_on_scheduling(name, serve, model, prompts, referen
     assert engine.stop() == 0
 
 
-def test_logprobs_equal_the_reference(serve, model, prompts, reference):
-    import torch
-    from transformers import AutoModelForCausalLM
+def logprobs_of(model: Path, tokens: list[int]) -> np.ndarray:
+    """[tokens, vocabulary]"""
 
+    def compute() -> np.ndarray:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        with torch.no_grad():
+            return torch.log_softmax(network(torch.tensor([tokens])).logits[0].double(), -1).numpy()
+
+    return recorded("logprobs", [model, tokens], compute)
+
+
+def test_logprobs_equal_the_reference(serve, model, prompts, reference):
     engine = serve(str(model), "--max-num-batched-tokens", "32", "--max-num-seqs", "16")
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    prompt, continued = prompts[9], reference[9]
-    with torch.no_grad():
-        logits = network(torch.tensor([prompt + continued])).logits[0].double()
-    expected = torch.log_softmax(logits, -1)
+    prompt, continuation = prompts[9], reference[9]
+    expected = logprobs_of(model, prompt + continuation)
     made = engine.client.generate(greedy(prompt, logprobs=3, prompt_logprobs=2, logprob_token_ids=[5, 6]))
     assert len(made.prompt_logprobs) == len(prompt) - 1
     for position, entry in enumerate(made.prompt_logprobs, start=1):
         assert entry.token_id == prompt[position]
         row = expected[position - 1]
         assert entry.logprob == pytest.approx(float(row[prompt[position]]), abs=1e-4)
-        assert [candidate.token_id for candidate in entry.top] == row.topk(2).indices.tolist()
+        assert [candidate.token_id for candidate in entry.top] == np.argsort(-row)[:2].tolist()
         assert [candidate.token_id for candidate in entry.named] == [5, 6]
         assert entry.named[0].logprob == pytest.approx(float(row[5]), abs=1e-4)
     for index, entry in enumerate(made.outputs[0].logprobs):
         row = expected[len(prompt) + index - 1]
-        assert entry.token_id == continued[index]
+        assert entry.token_id == continuation[index]
         assert entry.rank == 1
-        assert [top.token_id for top in entry.top] == row.topk(3).indices.tolist()
+        assert [top.token_id for top in entry.top] == np.argsort(-row)[:3].tolist()
         for candidate in (*entry.top, *entry.named):
             assert candidate.logprob == pytest.approx(float(row[candidate.token_id]), abs=1e-4)
         assert [candidate.token_id for candidate in entry.named] == [5, 6]

@@ -12,6 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from parts import forked
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
@@ -59,9 +60,8 @@ def test_an_example_runs_as_it_stands(request, tmp_path, name, engine, language,
     # the folder of this interpreter's commands comes first: `quire` in an example is this one
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path
-    )
+    run = forked.run if language == "python" else subprocess.run
+    done = run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert '"error"' not in done.stdout

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from parts.continued import continued
 
 from quire.proto.api import GenerateRequest
 
@@ -31,13 +32,18 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(("architecture", "ranks"), [("GptOssForCausalLM", "1"), ("Qwen2MoeForCausalLM", "2")])
+@pytest.mark.parametrize(
+    ("architecture", "ranks"),
+    [("GptOssForCausalLM", "1"), pytest.param("Qwen2MoeForCausalLM", "2", marks=pytest.mark.thorough)],
+)
 def test_many_at_once_draw_what_transformers_draws(architecture, ranks, serve, tiny_checkpoint):
     folder = tiny_checkpoint(architecture, **MODELS[architecture])
     draws_alike(serve, folder, folder, "--tensor-parallel-size", ranks)
 
 
-@pytest.mark.parametrize("flags", [("-tp", "2"), ("-tp", "2", "--enable-expert-parallel")])
+@pytest.mark.parametrize(
+    "flags", [pytest.param(("-tp", "2"), marks=pytest.mark.thorough), ("-tp", "2", "--enable-expert-parallel")]
+)
 def test_gpt_oss_as_published_draws_what_transformers_draws_with_the_weights_it_means(
     flags, serve, tiny_checkpoint, tmp_path
 ):
@@ -47,12 +53,14 @@ def test_gpt_oss_as_published_draws_what_transformers_draws_with_the_weights_it_
     draws_alike(serve, stored, meant, "--dtype", "float32", *flags)
 
 
+@pytest.mark.thorough
 def test_8_bit_floats_draw_what_transformers_draws_with_the_weights_they_mean(serve, tiny_checkpoint, tmp_path):
     sizes = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
     stored, meant = pack_matrices(tiny_checkpoint("Qwen3MoeForCausalLM", **sizes), tmp_path, "fp8 rows")
     draws_alike(serve, stored, meant, "-tp", "2")
 
 
+@pytest.mark.thorough
 def test_4_bits_made_when_it_is_loaded_draw_what_transformers_draws_with_them(serve, tiny_checkpoint, tmp_path):
     sizes = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
     stored, meant = in_4_bits(tiny_checkpoint("Qwen3MoeForCausalLM", **sizes), tmp_path)
@@ -60,9 +68,6 @@ def test_4_bits_made_when_it_is_loaded_draw_what_transformers_draws_with_them(se
 
 
 def draws_alike(serve, folder, reference, *flags):
-    import torch
-    from transformers import AutoModelForCausalLM
-
     engine = serve(str(folder), "--max-num-batched-tokens", "24", "--max-num-seqs", "4", *flags)
     prompts = [np.random.default_rng(seed).integers(3, 320, 5 + 9 * seed).tolist() for seed in range(5)]
 
@@ -72,11 +77,5 @@ def draws_alike(serve, folder, reference, *flags):
 
     with ThreadPoolExecutor(len(prompts)) as pool:
         made = list(pool.map(generate, prompts))
-    network = AutoModelForCausalLM.from_pretrained(reference, dtype=torch.float32)
-    for prompt, tokens in zip(prompts, made, strict=True):
-        out = network.generate(
-            torch.tensor([prompt]), max_new_tokens=NUM_TOKENS, min_new_tokens=NUM_TOKENS, do_sample=False,
-            eos_token_id=None, pad_token_id=0,
-        )  # fmt: skip
-        assert out[0, len(prompt) :].tolist() == tokens
+    assert made == continued(reference, prompts, NUM_TOKENS)
     assert engine.stop() == 0

@@ -1,22 +1,24 @@
 """Processes die, clients leave, deadlines pass: no token is lost or repeated; no block, process, socket stays."""
 
+import itertools
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from parts.clock import GUARD, eventually
+from parts.engine import alive
 
 from quire.proto.api import Delta, Event, Finished, GenerateRequest, RequestError
 
-LONG_ENOUGH = 1000
-LONG_ENOUGH_OF_TWO_RANKS = 400
+LONG_ENOUGH = 500
+LONG_ENOUGH_OF_TWO_RANKS = 300
 """Whose steps take several times as long as those of one."""
+RESTARTS = ("--max-restarts", "100")
 PROMPTS = [[5, 6, 7], [8, 9], list(range(10, 50)), [3]]
 
 
@@ -57,8 +59,8 @@ class Reader(threading.Thread):
         except RequestError as error:
             self.error = error
 
-    def result(self, timeout: float = 120.0) -> list[int]:
-        self.join(timeout)
+    def result(self) -> list[int]:
+        self.join(GUARD)
         assert not self.is_alive(), f"the stream hangs after {len(self.tokens)} tokens"
         assert self.error is None, self.error
         assert len(self.finished) == 1
@@ -70,27 +72,59 @@ class Reader(threading.Thread):
         return self.finished[0].usage.num_restarts >= 1
 
 
-def start_readers(engine, eventually, num_tokens: int, **more: object) -> list[Reader]:
-    readers = [Reader(engine, request(prompt, num_tokens, **more)) for prompt in PROMPTS]
-    eventually(lambda: all(len(reader.tokens) > 20 for reader in readers), 60)
-    return readers
+def begun(engine, requests: Sequence[GenerateRequest]) -> list[Reader]:
+    """Streams of these requests, all amid their answers. A busy machine may miss that: then they are sent again."""
+
+    def is_amid() -> bool:
+        return all(len(reader.tokens) > 20 and not reader.finished for reader in readers)
+
+    until = time.monotonic() + GUARD
+    readers: list[Reader] = []
+    while time.monotonic() < until:
+        readers[:] = [Reader(engine, asked) for asked in requests]
+        while all(reader.is_alive() for reader in readers):
+            if is_amid():
+                return list(readers)
+            time.sleep(0.005)
+        for reader in readers:
+            reader.result()
+    raise AssertionError("no moment was seen in which all were amid their answers")
+
+
+def start_readers(engine, num_tokens: int, **more: object) -> list[Reader]:
+    return begun(engine, [request(prompt, num_tokens, **more) for prompt in PROMPTS])
+
+
+def killed_amid(engine, start: Callable[[], list[Reader]], role: str, rank: int = 0, resumed=all) -> list[list[int]]:
+    """Tokens of streams that were resumed after this death, which on a busy machine may come when they have ended."""
+    until = time.monotonic() + GUARD
+    while time.monotonic() < until:
+        readers, seen = start(), len(engine.lines)
+        os.kill(engine.pids(role)[rank], signal.SIGKILL)
+        tokens = [reader.result() for reader in readers]
+        engine.wait_for_line("ready again", after=seen)
+        if resumed(reader.was_resumed for reader in readers):
+            return tokens
+    raise AssertionError("none of the deaths came while all streams were open")
 
 
 @pytest.fixture(scope="module")
 def engine(serve, model):
-    return serve(str(model), "--tensor-parallel-size", "2", "--max-num-seqs", "16", "--drain-timeout", "60")
+    return serve(str(model), "--tensor-parallel-size", "2", "--max-num-seqs", "16", *RESTARTS)
 
 
 @pytest.fixture(scope="module")
 def of_one_rank(serve, model):
     """Its workers may be as slow as they like."""
-    return serve(str(model), "--drain-timeout", "60")
+    return serve(str(model), "--drain-timeout", "600")
 
 
 @pytest.fixture(scope="module")
 def impatient(serve, model, tmp_path_factory):
     """One rank, which must answer within 4 s, and a run directory that the user chose."""
-    return serve(str(model), "--step-timeout", "4", "--run-dir", str(tmp_path_factory.mktemp("engine") / "run"))
+    return serve(
+        str(model), "--step-timeout", "4", "--run-dir", str(tmp_path_factory.mktemp("engine") / "run"), *RESTARTS
+    )
 
 
 @pytest.fixture(scope="module")
@@ -103,38 +137,38 @@ def undisturbed(engine) -> dict[int, list[list[int]]]:
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_streams_survive_the_kill_of_a_worker(engine, undisturbed, eventually, temperature):
-    readers = [Reader(engine, drawn(prompt, temperature)) for prompt in PROMPTS]
-    eventually(lambda: all(len(reader.tokens) > 20 for reader in readers), 60)
-    seen = len(engine.lines)
-    os.kill(engine.pids("worker")[temperature], signal.SIGKILL)  # either rank
-    assert [reader.result() for reader in readers] == undisturbed[temperature]
-    assert all(reader.was_resumed for reader in readers)
-    assert all(reader.finished[0].usage.completion_tokens == LONG_ENOUGH_OF_TWO_RANKS for reader in readers)
-    engine.wait_for_line("ready again", after=seen)
-    eventually(engine.idle, 20)
+def test_streams_survive_the_kill_of_a_worker(engine, undisturbed, temperature):
+    requests = [drawn(prompt, temperature) for prompt in PROMPTS]
+    tokens = killed_amid(engine, lambda: begun(engine, requests), "worker", rank=temperature)  # either rank
+    assert tokens == undisturbed[temperature]
+    eventually(engine.idle)
 
 
-def test_streams_survive_the_kill_of_a_worker_that_calculates_the_scales_of_its_cache(serve, model, eventually):
-    engine = serve(str(model), "--kv-cache-dtype=fp8", "--calculate-kv-scales", "--max-num-seqs=16")
+@pytest.mark.thorough
+def test_streams_survive_the_kill_of_a_worker_that_calculates_the_scales_of_its_cache(serve, model):
+    engine = serve(str(model), "--kv-cache-dtype=fp8", "--calculate-kv-scales", "--max-num-seqs=16", *RESTARTS)
     undisturbed = [Reader(engine, request(prompt, LONG_ENOUGH)).result() for prompt in PROMPTS]
-    readers = start_readers(engine, eventually, LONG_ENOUGH)
-    os.kill(engine.pids("worker")[0], signal.SIGKILL)
-    assert [reader.result() for reader in readers] == undisturbed
-    assert all(reader.was_resumed for reader in readers)
+    assert killed_amid(engine, lambda: start_readers(engine, LONG_ENOUGH), "worker") == undisturbed
     calculated = [line.partition("scales of the KV cache by ")[2] for line in engine.lines]
-    first, second = filter(None, calculated)
-    assert first == second
+    assert len(set(filter(None, calculated))) == 1
     assert engine.client.server_info().kv_dtype == "float8_e4m3fn"
     assert engine.stop() == 0
 
 
-def test_prompts_that_arrive_together_share_their_beginning_though_a_worker_dies(engine, eventually):
+@pytest.mark.thorough
+def test_prompts_that_arrive_together_share_their_beginning_though_a_worker_dies(engine):
     common = [3 + place * 7 % 200 for place in range(512)]
     prompts = [[*common, *range(10 + number, 15 + number)] for number in range(8)]
+    salts = itertools.count()
 
-    def together(salt: str) -> list[Reader]:
+    def together() -> list[Reader]:
+        salt = f"together {next(salts)}"
         return [Reader(engine, request(prompt, LONG_ENOUGH_OF_TWO_RANKS, cache_salt=salt)) for prompt in prompts]
+
+    def amid() -> list[Reader]:
+        readers = together()
+        eventually(lambda: any(reader.tokens for reader in readers))
+        return readers
 
     strangers = [
         Reader(engine, request(prompt, LONG_ENOUGH_OF_TWO_RANKS, cache_salt=f"alone {prompt[-1]}"))
@@ -142,54 +176,50 @@ def test_prompts_that_arrive_together_share_their_beginning_though_a_worker_dies
     ]
     alone = [reader.result() for reader in strangers]
     assert {reader.finished[0].usage.cached_tokens for reader in strangers} == {0}
-    readers = together("undisturbed")
+    readers = together()
     assert [reader.result() for reader in readers] == alone
     assert sorted(reader.finished[0].usage.cached_tokens for reader in readers) == [0] + [512] * 7
-    readers = together("killed")
-    eventually(lambda: any(reader.tokens for reader in readers), 60)
-    os.kill(engine.pids("worker")[0], signal.SIGKILL)
-    assert [reader.result() for reader in readers] == alone
-    assert all(reader.was_resumed for reader in readers)
-    eventually(engine.idle, 20)
+    assert killed_amid(engine, amid, "worker") == alone
+    eventually(engine.idle)
 
 
-def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed, eventually):
-    readers = start_readers(engine, eventually, LONG_ENOUGH_OF_TWO_RANKS)
+def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed):
+    readers = start_readers(engine, LONG_ENOUGH_OF_TWO_RANKS)
     seen = len(engine.lines)
     os.kill(engine.pids("scheduler")[0], signal.SIGKILL)
     assert [reader.result() for reader in readers] == undisturbed[0]
     engine.wait_for_line("ready again", after=seen)
-    eventually(engine.idle, 20)
+    eventually(engine.idle)
 
 
-def test_streams_survive_a_worker_that_hangs(impatient, eventually):
+def test_streams_survive_a_worker_that_hangs(impatient):
     engine = impatient
-    readers = start_readers(engine, eventually, LONG_ENOUGH)
+    readers = start_readers(engine, LONG_ENOUGH)
     os.kill(engine.pids("worker")[0], signal.SIGSTOP)
     engine.wait_for_line("no answer to step")
     assert all(len(reader.result()) == LONG_ENOUGH for reader in readers)
     assert all(reader.was_resumed for reader in readers)
-    eventually(engine.idle, 20)
+    eventually(engine.idle)
 
 
-def test_streams_survive_a_scheduler_that_was_stopped_for_a_while(of_one_rank, eventually):
+def test_streams_survive_a_scheduler_that_was_stopped_for_a_while(of_one_rank):
     engine = of_one_rank
-    readers = start_readers(engine, eventually, LONG_ENOUGH)
+    readers = start_readers(engine, LONG_ENOUGH)
     (scheduler,) = engine.pids("scheduler")
     os.kill(scheduler, signal.SIGSTOP)
     time.sleep(7)  # less than the supervisor's patience, more than the frontends' and their leases
     os.kill(scheduler, signal.SIGCONT)
     assert all(len(reader.result()) == LONG_ENOUGH for reader in readers)
     assert engine.pids("scheduler") == [scheduler]
-    eventually(engine.idle, 20)
+    eventually(engine.idle)
 
 
-def test_a_dead_frontend_is_replaced_and_its_blocks_are_free(engine, eventually):
-    readers = start_readers(engine, eventually, 8000)
+def test_a_dead_frontend_is_replaced_and_its_blocks_are_free(engine):
+    readers = start_readers(engine, 8000)
     seen = len(engine.lines)
     os.kill(engine.pids("frontend")[0], signal.SIGKILL)
     for reader in readers:
-        reader.join(30)
+        reader.join(GUARD)
         assert reader.error is not None
         assert reader.error.retryable
     engine.wait_for_line("restarting frontend", after=seen)
@@ -200,94 +230,91 @@ def test_a_dead_frontend_is_replaced_and_its_blocks_are_free(engine, eventually)
         except RequestError:
             return False
 
-    eventually(serves_again, 30)
+    eventually(serves_again)
 
 
-def test_a_cancelled_stream_frees_its_blocks(engine, eventually):
+def test_a_cancelled_stream_frees_its_blocks(engine):
     with closing(engine.client.stream(request(PROMPTS[0], 8000))) as events:
         assert next(event for event in events if isinstance(event, Delta)).token_ids
         assert engine.client.load().num_running == 1
-    eventually(engine.idle, 5)
+    eventually(engine.idle)
 
 
-def test_abort_by_id_ends_the_stream_with_reason_abort(engine, eventually):
+def test_abort_by_id_ends_the_stream_with_reason_abort(engine):
     reader = Reader(engine, request(PROMPTS[0], 8000, request_id="mine"))
-    eventually(lambda: len(reader.tokens) > 3, 30)
+    eventually(lambda: len(reader.tokens) > 3)
     assert engine.client.abort("mine", "nobody") == {"mine": 1, "nobody": 0}
-    reader.join(10)
+    reader.join(GUARD)
     assert [finished.finish_reason for finished in reader.finished] == ["abort"]
-    eventually(engine.idle, 5)
+    eventually(engine.idle)
 
 
-def test_a_deadline_ends_the_stream_with_its_usage(engine, eventually):
-    reader = Reader(engine, request(PROMPTS[0], 8000, timeout_seconds=1.0))
-    reader.join(10)
+def test_a_deadline_ends_the_stream_with_its_usage(engine):
+    reader = Reader(engine, request(PROMPTS[0], 8000, timeout_seconds=2.0))
+    reader.join(GUARD)
     assert reader.error is not None
     assert reader.error.status == "DEADLINE_EXCEEDED"
     assert reader.finished[0].finish_reason == "deadline"
     assert reader.finished[0].usage.completion_tokens == len(reader.tokens) > 0
-    eventually(engine.idle, 5)
+    eventually(engine.idle)
 
 
-def test_a_call_deadline_becomes_the_schedulers(engine, eventually):
+def test_a_call_deadline_becomes_the_schedulers(engine):
     with pytest.raises(RequestError) as raised:
         engine.client.generate(request(PROMPTS[0], 8000), timeout_seconds=1.0)
     assert raised.value.status == "DEADLINE_EXCEEDED"
-    eventually(engine.idle, 5)
+    eventually(engine.idle)
 
 
-def test_sigterm_drains_and_leaves_nothing(of_one_rank, eventually, alive):
+def test_sigterm_drains_and_leaves_nothing(of_one_rank):
     """The last one of this engine."""
     engine = of_one_rank
-    readers = start_readers(engine, eventually, 1500)
+    readers = start_readers(engine, 700)
     pids = engine.all_pids()
     engine.process.send_signal(signal.SIGTERM)
     engine.wait_for_line("draining")
     with pytest.raises(RequestError) as raised:
-        eventually(lambda: engine.client.generate(request([5], 1)) is None, 5)
+        eventually(lambda: engine.client.generate(request([5], 1)) is None)
     assert raised.value.status == "UNAVAILABLE"
-    assert all(len(reader.result()) == 1500 for reader in readers)
-    assert engine.process.wait(30) == 0
+    assert all(len(reader.result()) == 700 for reader in readers)
+    assert engine.process.wait(GUARD) == 0
     assert not [pid for pid in pids if alive(pid)]
     run_dir = engine.wait_for_line(r"configuration: (\S+)/config.yaml").group(1)
     assert not Path(run_dir).exists()
 
 
-def test_a_drain_that_takes_too_long_ends_the_streams_with_a_terminal_event(serve, model, eventually):
+def test_a_drain_that_takes_too_long_ends_the_streams_with_a_terminal_event(serve, model):
     engine = serve(str(model), "--drain-timeout", "1")
-    readers = start_readers(engine, eventually, 8000)
+    readers = start_readers(engine, 8000)
     engine.process.send_signal(signal.SIGTERM)
     for reader in readers:
-        reader.join(30)
+        reader.join(GUARD)
         assert len(reader.finished) == 1
-    assert engine.process.wait(30) == 0
+    assert engine.process.wait(GUARD) == 0
 
 
-def test_two_engines_on_one_run_directory_are_refused(impatient, model):
+def test_two_engines_on_one_run_directory_are_refused(impatient, model, quire):
     run_dir = impatient.wait_for_line(r"configuration: (\S+)/config.yaml").group(1)
-    second = subprocess.run(
-        [sys.executable, "-P", "-m", "quire.deploy", "serve", str(model), "--run-dir", run_dir],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    second = quire("serve", str(model), "--run-dir", run_dir)
     assert second.returncode == 2
     assert str(impatient.process.pid) in second.stderr
     assert impatient.client.generate(request([5], 2)).outputs[0].token_ids
 
 
-def test_nothing_outlives_a_killed_supervisor(impatient, eventually, alive):
+def test_nothing_outlives_a_killed_supervisor(impatient):
     """The last one of this engine."""
     pids = impatient.all_pids()
     impatient.process.kill()
-    eventually(lambda: not [pid for pid in pids if alive(pid)], 10)
+    eventually(lambda: not [pid for pid in pids if alive(pid)])
 
 
-def test_a_crash_loop_ends_with_the_reason(serve, model, eventually):
-    engine = serve(str(model), "--max-restarts", "1")
+def test_a_crash_loop_ends_with_the_reason(serve, model):
+    engine = serve(str(model), "--max-restarts", "1", fresh=True)
     for _ in range(2):
-        eventually(lambda: bool(engine.pids("worker")), 30)
+        eventually(lambda: bool(engine.pids("worker")))
         worker = engine.pids("worker")[0]
         time.sleep(0.1)
         os.kill(worker, signal.SIGKILL)
-        eventually(lambda dead=worker: dead not in engine.pids("worker"), 10)
-    assert engine.process.wait(60) == 1
+        eventually(lambda dead=worker: dead not in engine.pids("worker"))
+    assert engine.process.wait(GUARD) == 1
     assert "giving up" in engine.log

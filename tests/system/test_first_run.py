@@ -12,15 +12,16 @@ MEGABYTE = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def engine(shared_engine):
-    return shared_engine
+def engine(serve):
+    """Started as a newcomer starts it: every process imports for itself."""
+    return serve("--frontends", "2", fresh=True)
 
 
 def test_the_start_says_what_was_composed_and_what_fits(engine):
     sizes = ("5.18 M parameters, generate", "memory: weights .* KV cache", r"KV cache: \d+ blocks of 16 tokens")
     for line in (*sizes, "page: http"):
-        engine.wait_for_line(line, 1)
-    engine.wait_for_line(r"maximum concurrency for 4096 tokens: [\d.]+x", 1)
+        engine.wait_for_line(line)
+    engine.wait_for_line(r"maximum concurrency for 4096 tokens: [\d.]+x")
 
 
 def test_the_embedded_model_answers_as_transformers_does(engine):

@@ -2,18 +2,15 @@
 
 import base64
 import json
-import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
-
 from noise_pictures import data_url, picture, png
-from picture_chats import CHATS, NUM_TOKENS, A, B, answer, answer_all, chat, messages, openai_parts, request
+from parts.clock import eventually
+from picture_chats import CHATS, NUM_TOKENS, A, B, answer, answer_all, expected_of, openai_content, request
 from tiny_qwen3_vl import TEXT, Reference, write_checkpoint
+from tokenizers import Tokenizer
 
 from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, RequestError, TextPart
 from quire.proto.client import Client
@@ -37,19 +34,9 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def reference(model):
-    return Reference(model)
-
-
-@pytest.fixture(scope="module")
-def expected(reference):
-    """Chat -> the number of its prompt's tokens, and the tokens that follow."""
-    found = {}
-    for name in CHATS:
-        asked, images = messages(name)
-        ids, _ = reference.prompt(asked, images)
-        found[name] = len(ids), reference.greedy(ids, images, NUM_TOKENS)
-    return found
+def expected(model):
+    """Chat -> [the number of its prompt's tokens, the tokens that follow]."""
+    return expected_of(model, Reference, CHATS)
 
 
 def post(engine, path, body):
@@ -62,12 +49,17 @@ def post(engine, path, body):
         return error.code, json.load(error)
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, model, expected, name, eventually):
+QUICK = {"chunked", "preempted"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough) for name in ENGINES]
+)
+def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, model, expected, name):
     engine = serve(str(model), *ENGINES[name])
-    num_preemptions = answer_all(engine, expected, name == "preempted")
+    num_preemptions = answer_all(engine, CHATS, expected, name == "preempted")
     assert (num_preemptions > 0) == (name == "preempted")
-    eventually(engine.idle, 10)
+    eventually(engine.idle)
     engine.stop()
 
 
@@ -76,12 +68,13 @@ def engine(serve, model):
     return serve(str(model), "--frontends", "2", "--block-size", "8")
 
 
-def test_every_door_takes_a_picture_and_counts_its_tokens(engine, reference, expected):
+def test_every_door_takes_a_picture_and_counts_its_tokens(engine, model, expected):
     num_prompt, tokens = expected["first"]
-    text = reference.tokenizer.decode(tokens, skip_special_tokens=True)
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    text = tokenizer.decode(tokens)
     body = {"model": "x", "max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
     body["model"] = json.load(urllib.request.urlopen(f"http://{engine.http}/v1/models"))["data"][0]["id"]
-    messages = [{"role": "user", "content": openai_parts("first")}]
+    messages = [{"role": "user", "content": openai_content(CHATS["first"])}]
     status, found = post(engine, "/v1/chat/completions", body | {"messages": messages})
     assert (status, found["choices"][0]["message"]["content"]) == (200, text), found
     assert found["usage"]["prompt_tokens"] == num_prompt
@@ -99,7 +92,7 @@ def test_every_door_takes_a_picture_and_counts_its_tokens(engine, reference, exp
 
 def test_a_picture_sent_again_is_neither_encoded_nor_prefilled_again(engine, expected):
     def cached(name):
-        (finished,) = [event for event in engine.client.stream(request(name)) if isinstance(event, Finished)]
+        (finished,) = [event for event in engine.client.stream(request(CHATS[name])) if isinstance(event, Finished)]
         return finished.usage.cached_tokens
 
     cached("adjacent")
@@ -111,7 +104,8 @@ def test_a_picture_sent_again_is_neither_encoded_nor_prefilled_again(engine, exp
 
 def test_each_of_several_answers_to_a_picture_is_that_of_transformers(engine, expected):
     found = [[], [], []]
-    drawn = GenerateRequest(input=chat("adjacent"), temperature=1, top_k=1, n=3, max_tokens=NUM_TOKENS, ignore_eos=True)
+    adjacent = request(CHATS["adjacent"]).input
+    drawn = GenerateRequest(input=adjacent, temperature=1, top_k=1, n=3, max_tokens=NUM_TOKENS, ignore_eos=True)
     for event in engine.client.stream(drawn):
         if isinstance(event, Delta):
             found[event.output_index] += event.token_ids
@@ -172,7 +166,7 @@ def test_bad_pictures_cost_their_own_request_the_same_error_through_both_doors(e
     assert (status, found["error"]["param"]) == (400, "messages[0].content[1]"), found
     said = refused.value.message.partition(": ")[2] or refused.value.message
     assert said in found["error"]["message"]
-    assert answer(engine, "text")
+    assert answer(engine, CHATS["text"])
 
 
 @pytest.mark.parametrize(
@@ -189,10 +183,10 @@ def test_a_picture_that_is_not_got_costs_its_own_request_a_typed_error(engine, p
     with pytest.raises(RequestError) as refused:
         engine.client.generate(asked)
     assert "content_parts[0]" in refused.value.field, refused.value
-    assert answer(engine, "text")
+    assert answer(engine, CHATS["text"])
 
 
 def test_a_text_model_refuses_a_picture_with_the_remedy(shared_engine):
     with pytest.raises(RequestError, match="image") as refused:
-        shared_engine.client.generate(request("first"))
+        shared_engine.client.generate(request(CHATS["first"]))
     assert refused.value.reason == "UNSUPPORTED"

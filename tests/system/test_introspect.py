@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import pytest
+from parts.clock import GUARD
 
 from quire.proto.api import GenerateRequest, RequestError
 
@@ -41,7 +42,7 @@ def stories(engine):
 
 def get(engine, path: str) -> dict:
     address = engine.wait_for_line(r"HTTP on (http://[^\s,]+)").group(1)
-    with urllib.request.urlopen(f"{address}{path}", timeout=30) as answer:
+    with urllib.request.urlopen(f"{address}{path}", timeout=GUARD) as answer:
         return json.load(answer)
 
 

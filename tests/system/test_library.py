@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch
+from parts.clock import GUARD, eventually
+from parts.continued import continued
+from parts.engine import LIBRARY
 from tiny_tokenizer import write_tokenizer
-from transformers import AutoModelForCausalLM
 
 from quire.proto.api import Delta, GenerateRequest
 
@@ -22,27 +23,22 @@ ENGINES = {
     "Starcoder2ForCausalLM": ("--tensor-parallel-size=2", "--frontends=2"),
 }
 PROMPTS = [[5, 6, 7], [8, 9], list(range(10, 50)), [3]]
-NUM_TOKENS = 400
+NUM_TOKENS = 120
 CONTEXT = {"GPT2LMHeadModel": "n_positions", "Starcoder2ForCausalLM": "max_position_embeddings"}
 """Fields for its length; streams must still run when a worker dies."""
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(
+    scope="module",
+    params=["GPT2LMHeadModel", pytest.param("Starcoder2ForCausalLM", marks=pytest.mark.thorough)],
+)
 def served(request, serve, tmp_path_factory):
     """(engine, what the library makes of each prompt)"""
     folder = tmp_path_factory.mktemp("library")
     write(folder, request.param, {**MODELS[request.param], CONTEXT[request.param]: 512})
     write_tokenizer(folder, ["<|endoftext|>"], "{{ messages[0]['content'] }}", ["pages of a cache"], 320)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None
-    expected = []
-    for prompt in PROMPTS:
-        ids = torch.tensor([prompt])
-        made = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=0
-        )
-        expected.append(made[0, len(prompt) :].tolist())
-    engine = serve(str(folder), "--max-num-seqs=4", *ENGINES[request.param])
+    expected = continued(folder, PROMPTS, NUM_TOKENS)
+    engine = serve(str(folder), "--max-num-seqs=4", *ENGINES[request.param], imports=LIBRARY)
     assert "modules of transformers" in engine.log
     return engine, expected
 
@@ -63,7 +59,7 @@ def test_tokens_are_those_of_the_library_a_second_time_out_of_the_cache(served):
             assert list(pool.map(made, PROMPTS)) == expected
 
 
-def test_streams_survive_the_kill_of_a_worker(served, eventually):
+def test_streams_survive_the_kill_of_a_worker(served):
     engine, expected = served
     found: list[list[int]] = [[] for _ in PROMPTS]
 
@@ -74,14 +70,14 @@ def test_streams_survive_the_kill_of_a_worker(served, eventually):
 
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
         readers = [pool.submit(read, *pair) for pair in zip(found, PROMPTS, strict=True)]
-        eventually(lambda: all(len(tokens) > 5 for tokens in found), 60)
+        eventually(lambda: all(len(tokens) > 5 for tokens in found))
         seen = len(engine.lines)
         os.kill(engine.pids("worker")[-1], signal.SIGKILL)
         for reader in readers:
-            reader.result(120)
+            reader.result(GUARD)
     assert found == expected
     engine.wait_for_line("ready again", after=seen)
-    eventually(engine.idle, 20)
+    eventually(engine.idle)
 
 
 def test_it_stops_as_it_should(served):

@@ -5,6 +5,7 @@ import json
 import httpx
 import ollama
 import pytest
+from parts.clock import GUARD
 
 USER = {"role": "user", "content": "Return the last item of a list."}
 SCHEMA = {
@@ -18,7 +19,7 @@ GREEDY = {"temperature": 0, "num_predict": 12, "num_ctx": 4096}
 
 @pytest.fixture(scope="module")
 def client(shared_engine):
-    return ollama.Client(host=f"http://{shared_engine.http}", timeout=60)
+    return ollama.Client(host=f"http://{shared_engine.http}", timeout=GUARD)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_a_chat_whole_and_streamed_says_the_same_as_openais(client, model, share
 
 def test_a_stream_is_lines_of_json_and_names_what_was_dropped(model, shared_engine):
     body = {"model": model, "messages": [USER], "options": GREEDY}
-    answer = httpx.post(f"http://{shared_engine.http}/api/chat", json=body, trust_env=False, timeout=60)
+    answer = httpx.post(f"http://{shared_engine.http}/api/chat", json=body, trust_env=False, timeout=GUARD)
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert answer.headers["x-quire-ignored"].split(", ")[0] == "options.num_ctx"
     assert all(json.loads(line)["model"] == model for line in answer.text.splitlines())
@@ -125,7 +126,7 @@ def test_a_refusal_has_ollamas_shape_and_says_why(client, model, call, status, w
 
 
 def test_vectors_are_those_of_openais_route(embedding_engine):
-    client = ollama.Client(host=f"http://{embedding_engine.http}", timeout=60)
+    client = ollama.Client(host=f"http://{embedding_engine.http}", timeout=GUARD)
     texts = ["one text", "another"]
     found = client.embed("minilm:latest", texts)
     fields = {"model": "minilm", "input": texts}

@@ -9,6 +9,7 @@ from typing import Literal
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from parts.clock import GUARD, eventually
 from pydantic import BaseModel
 
 USER = {"role": "user", "content": "Return the last item of a list."}
@@ -31,7 +32,7 @@ class Choice(BaseModel):
 
 
 def base_of(engine) -> str:
-    return engine.wait_for_line(r"HTTP on (http://[^\s,]+)", 1).group(1) + "/v1"
+    return engine.wait_for_line(r"HTTP on (http://[^\s,]+)").group(1) + "/v1"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def base(shared_engine) -> str:
 
 @pytest.fixture(scope="module")
 def client(base):
-    with OpenAI(base_url=base, api_key="none", max_retries=0, timeout=60) as client:
+    with OpenAI(base_url=base, api_key="none", max_retries=0, timeout=GUARD) as client:
         yield client
 
 
@@ -185,7 +186,7 @@ def test_responses_call_functions(client, model):
     assert client.responses.create(model=model, input=items, tools=[FLAT_TOOL], max_output_tokens=2).output
 
 
-def test_every_frontend_knows_every_response_and_cancels_it(base, model, shared_engine, eventually):
+def test_every_frontend_knows_every_response_and_cancels_it(base, model, shared_engine):
     def fresh() -> OpenAI:
         """A connection of its own: the kernel gives it to one of the frontends."""
         return OpenAI(base_url=base, api_key="none", max_retries=0)
@@ -200,7 +201,7 @@ def test_every_frontend_knows_every_response_and_cancels_it(base, model, shared_
                 assert other.responses.retrieve(made.id).status == "in_progress"
         with fresh() as other:
             assert other.responses.cancel(made.id).status == "cancelled"
-        eventually(shared_engine.idle, 20)
+        eventually(shared_engine.idle)
         for _ in range(8):
             with fresh() as other:
                 assert other.responses.retrieve(made.id).status == "cancelled"
@@ -225,7 +226,7 @@ def test_a_background_stream_is_taken_up_again_at_every_frontend(base, model):
             assert other.responses.retrieve(id) == rest[-1].response
 
 
-def test_a_background_response_whose_frontend_was_killed_has_failed(serve, model, eventually):
+def test_a_background_response_whose_frontend_was_killed_has_failed(serve, model):
     engine = serve("--frontends", "2")
     base = base_of(engine)
     with OpenAI(base_url=base, api_key="none") as maker:
@@ -235,12 +236,12 @@ def test_a_background_response_whose_frontend_was_killed_has_failed(serve, model
     before = len(engine.lines)
     for pid in engine.pids("frontend"):
         os.kill(pid, signal.SIGKILL)
-    engine.wait_for_line("frontend 0 listens", 60, before)
-    engine.wait_for_line("frontend 1 listens", 60, before)
+    engine.wait_for_line("frontend 0 listens", before)
+    engine.wait_for_line("frontend 1 listens", before)
 
     def status() -> str:
         with OpenAI(base_url=base, api_key="none", max_retries=5) as other:
             return other.responses.retrieve(made.id).status
 
-    eventually(lambda: status() != "in_progress", 40)
+    eventually(lambda: status() != "in_progress")
     assert status() == "failed"

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from parts.clock import GUARD
 
 from quire.proto.api import GenerateRequest, RequestError
 
@@ -38,8 +39,8 @@ def test_each_place_of_a_running_engine_says_what_to_change(memory_ends, serve, 
     engine = serve(str(tiny_checkpoint()), "--max-restarts=3", "--kv-cache-memory-bytes=1MiB")
     with pytest.raises(RequestError, match="more than 3 deaths"):
         engine.client.generate(GenerateRequest(input=[5, 6, 7], temperature=0, max_tokens=50, ignore_eos=True))
-    assert engine.process.wait(60) == 1
-    engine.wait_for_line("stopped", 10)
+    assert engine.process.wait(GUARD) == 1
+    engine.wait_for_line("stopped")
     assert "Traceback" not in engine.log
     lower = "lower --max-num-batched-tokens, --max-num-seqs or --kv-cache-memory-bytes, or "
     tape = f"recording a tape {SIZES}{lower}do without it: --enforce-eager, or end"

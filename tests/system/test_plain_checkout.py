@@ -7,6 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from parts.clock import GUARD
 
 HERE = Path(__file__).parent
 
@@ -20,19 +21,17 @@ def plain_checkout(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_the_command_knows_that_it_does_not_know_its_version(plain_checkout, quire):
-    done = quire("--version")
-    assert (done.returncode, done.stdout.strip()) == (0, "quire 0+unknown"), done.stderr
-    asked = subprocess.run(
-        [sys.executable, "-P", "-c", "import quire; print(quire.__version__, quire.__file__)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert asked.stdout.split() == ["0+unknown", str(plain_checkout / "quire" / "__init__.py")]
+def printed(*arguments: str) -> str:
+    return subprocess.run([sys.executable, "-P", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_command_knows_that_it_does_not_know_its_version(plain_checkout):
+    assert printed("-m", "quire.deploy", "--version").strip() == "quire 0+unknown"
+    asked = printed("-c", "import quire; print(quire.__version__, quire.__file__)")
+    assert asked.split() == ["0+unknown", str(plain_checkout / "quire" / "__init__.py")]
 
 
 def test_an_engine_of_a_plain_checkout_serves_and_tells_no_version(plain_checkout, serve):
-    engine = serve()
-    with urllib.request.urlopen(f"http://{engine.http}/metrics", timeout=30) as page:
+    engine = serve(fresh=True)
+    with urllib.request.urlopen(f"http://{engine.http}/metrics", timeout=GUARD) as page:
         assert 'version="0+unknown"' in page.read().decode()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from parts.clock import GUARD
 
 from quire.proto.api import GenerateRequest
 from quire.proto.generated import quire_pb2 as pb
@@ -50,7 +51,7 @@ def says(address: str, data: bytes, leaves: bool) -> bytes:
     """What comes back until the server closes. `leaves`: the client says that it will send no more."""
     host, _, port = address.rpartition(":")
     pieces = []
-    connection = socket.create_connection((host, int(port)), timeout=20)
+    connection = socket.create_connection((host, int(port)), timeout=GUARD)
     with connection, contextlib.suppress(ConnectionError):  # the server may close before it heard all
         connection.sendall(data)
         if leaves:
@@ -136,7 +137,7 @@ def test_messages_of_noise_are_refused_with_a_status_of_ours(engine) -> None:
         for _ in range(700):
             sent = rng.choice((PICKLE, rng.randbytes(rng.randint(0, 80)), mutated(rng, MESSAGE), mutated(rng, MESSAGE)))
             try:
-                call(sent, timeout=20)
+                call(sent, timeout=GUARD)
                 answers.append((sent, grpc.StatusCode.OK, ""))
             except grpc.RpcError as error:
                 answers.append((sent, error.code(), error.details()))

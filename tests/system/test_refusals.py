@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from parts.clock import GUARD, eventually
 from said import KEY
 
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError
@@ -156,7 +157,7 @@ def test_the_same_request_id_twice_at_once_runs_twice(engine):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(GUARD)
     assert len(outputs) == 2
     assert outputs[0] == outputs[1]
 
@@ -167,7 +168,7 @@ def test_a_deadline_in_the_past_is_exceeded(engine):
     assert raised.value.status == "DEADLINE_EXCEEDED"
 
 
-def test_a_full_queue_refuses_with_a_time_to_wait(engine, eventually):
+def test_a_full_queue_refuses_with_a_time_to_wait(engine):
     slow = GenerateRequest(input=[5] * 10, max_tokens=240, ignore_eos=True, n=2, temperature=1.0)
     streams = [engine.client.stream(slow) for _ in range(8)]
     errors: list[RequestError] = []
@@ -183,12 +184,12 @@ def test_a_full_queue_refuses_with_a_time_to_wait(engine, eventually):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(GUARD)
     assert errors, "eight requests at once must overflow a queue of two"
     for error in errors:
         assert (error.status, error.reason) == ("RESOURCE_EXHAUSTED", "QUEUE_FULL")
         assert error.retry_after_seconds > 0
-    eventually(engine.idle, 20)
+    eventually(engine.idle)
 
 
 def test_only_holders_of_a_key_are_served(locked_engine):

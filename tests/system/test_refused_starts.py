@@ -42,7 +42,7 @@ def called(capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
     ],
 )
 def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
-    made = quire("serve", str(tiny_checkpoint()), "--grpc-port=0", "--http-port=0", *flags)
+    made = quire("serve", str(tiny_checkpoint()), "--grpc-port=0", "--http-port=0", *flags, fresh=True)
     assert made.returncode == 2, made.stdout + made.stderr
     assert any(word in made.stdout + made.stderr for word in said.split("|"))
     assert "Traceback" not in made.stdout + made.stderr
@@ -136,7 +136,7 @@ def test_a_full_disk_is_refused_before_any_process_starts(tiny_checkpoint, tmp_p
     """A limit on the size of files stands for it: their writes fail, those to a pipe do not."""
     serve = [sys.executable, "-P", "-m", "quire.deploy", "serve", str(tiny_checkpoint()), *ANY_PORTS]
     command = ["sh", "-c", f'ulimit -f {blocks} && exec "$@"', "sh", *serve, "--run-dir", str(tmp_path / "r")]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 2, made.stdout + made.stderr
     remedy = "make room there or name a directory on another disk"
     assert made.stderr == f"quire: error: --run-dir {tmp_path}/r: {name} cannot be written: File too large; {remedy}\n"

@@ -6,6 +6,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+from parts.clock import GUARD
 from tiny_classifiers import logits, write
 
 from quire.proto.api import EmbedRequest, RequestError, ScoreRequest
@@ -30,7 +31,7 @@ def base_url(served):
 def post(url, body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=GUARD) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

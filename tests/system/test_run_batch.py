@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from parts.clock import GUARD, eventually
 
 USER = {"role": "user", "content": "Return the last item of a list."}
 GREEDY = {"temperature": 0, "max_tokens": 6}
@@ -51,7 +52,7 @@ def test_every_route_answers_as_it_does_by_itself_and_a_bad_line_ends_nothing(sh
     found = answers(target)
     for path, body in BODIES.items():
         response = found[path]["response"]
-        theirs = httpx.post(url + path, json=body, trust_env=False, timeout=60).json()
+        theirs = httpx.post(url + path, json=body, trust_env=False, timeout=GUARD).json()
         assert (found[path]["error"], response["status_code"]) == (None, 200)
         assert text_of(response["body"]) == text_of(theirs)
         assert response["request_id"]
@@ -77,18 +78,16 @@ def test_vectors_and_scores(embedding_engine, quire, tmp_path):
     assert len(bodies["s"]["data"]) == 2
 
 
-def test_an_engine_of_its_own_is_interrupted_and_another_run_goes_on(
-    shared_engine, quire, tmp_path, eventually, alive, monkeypatch
-):
+def test_an_engine_of_its_own_is_interrupted_and_another_run_goes_on(shared_engine, quire, tmp_path, monkeypatch):
     lines = [line(f"n{n}", "/v1/completions", {"prompt": "def", "seed": n, "max_tokens": 64}) for n in range(60)]
     source, target = written(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     words = ["run-batch", "-i", str(source), "-o", str(target)]
     command = [sys.executable, "-P", "-m", "quire.deploy", *words, "--num-threads=1", "--concurrency=2"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        eventually(lambda: process.poll() is not None or (target.exists() and target.stat().st_size > 0), 60)
+        eventually(lambda: process.poll() is not None or (target.exists() and target.stat().st_size > 0))
         process.send_signal(signal.SIGINT)
-        _, log = process.communicate(timeout=60)
+        _, log = process.communicate(timeout=GUARD)
     finally:
         process.kill()
     assert process.returncode == 130, log

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import pytest
+from parts.clock import GUARD, eventually
 from schemas import SCHEMAS
 
 from quire.proto.api import Delta, GenerateRequest, Output, RequestError
@@ -48,14 +49,17 @@ def test_the_set_holds_two_hundred_different_schemas() -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
-def test_every_output_parses_and_validates_against_its_schema(engine) -> None:
+@pytest.mark.parametrize(
+    "schemas", [SCHEMAS[::5], pytest.param(SCHEMAS, marks=pytest.mark.thorough)], ids=["some", "all"]
+)
+def test_every_output_parses_and_validates_against_its_schema(engine, schemas) -> None:
     requests = [
         guided(Structured("json_schema", json.dumps(schema, ensure_ascii=number % 2 == 0)), number)
-        for number, schema in enumerate(SCHEMAS)
+        for number, schema in enumerate(schemas)
     ]
     outputs = outputs_of(engine, requests)
     wrong = []
-    for schema, output in zip(SCHEMAS, outputs, strict=True):
+    for schema, output in zip(schemas, outputs, strict=True):
         assert output.finished.finish_reason == "stop", (schema, output)
         try:
             value = json.loads(output.text)
@@ -63,7 +67,7 @@ def test_every_output_parses_and_validates_against_its_schema(engine) -> None:
         except ValueError as error:
             wrong.append((schema, output.text, error))
     assert wrong == []
-    assert len({output.text for output in outputs}) > 100, "the texts differ as their schemas do"
+    assert len({output.text for output in outputs}) > len(schemas) // 2, "the texts differ as their schemas do"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ def test_a_bad_grammar_is_that_requests_own_fault(engine, structured: Structured
     assert caught.value.field == "structured"
 
 
-def test_a_worker_killed_in_mid_stream_changes_no_text(engine, eventually) -> None:
+def test_a_worker_killed_in_mid_stream_changes_no_text(engine) -> None:
     schema = {
         "type": "array",
         "items": {"type": "integer", "minimum": 0, "maximum": 9999},
@@ -159,9 +163,9 @@ def test_a_worker_killed_in_mid_stream_changes_no_text(engine, eventually) -> No
     epoch = engine.client.load().epoch
     with ThreadPoolExecutor(len(requests)) as pool:
         streams = [pool.submit(stream, number) for number in range(len(requests))]
-        assert all(event.wait(60) for event in started)
+        assert all(event.wait(GUARD) for event in started)
         os.kill(engine.pids("worker")[0], signal.SIGKILL)
-        disturbed = [text for reading in streams for text in reading.result(120)]
+        disturbed = [text for reading in streams for text in reading.result(GUARD)]
     assert engine.client.load().epoch == epoch + 1
     assert disturbed == undisturbed
-    eventually(engine.idle, 30)
+    eventually(engine.idle)

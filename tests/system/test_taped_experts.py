@@ -1,14 +1,14 @@
 """Models of experts under `quire serve` on CPUs, as tapes and call by call: the tokens of transformers."""
 
-import functools
 import json
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from parts.clock import GUARD, eventually
+from parts.continued import continued
 from prometheus_client.parser import text_string_to_metric_families
-from transformers import AutoModelForCausalLM
 
 from quire.proto.api import GenerateRequest
 
@@ -30,23 +30,18 @@ WAYS = {
 """A model and flags: each way once, and both models as tapes of one rank and of two."""
 
 
-@functools.cache
 def expected(folder):
-    """Prompts, and what transformers makes of each."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None
-    found = []
-    for length in (1, 5, 17, 40):
-        prompt = torch.randint(1, 320, (1, length), generator=torch.Generator().manual_seed(length))
-        made = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=0
-        )
-        found.append((prompt[0].tolist(), made[0, length:].tolist()))
-    return found
+    """Prompts, and what transformers adds to each."""
+    lengths = (1, 5, 17, 40)
+    prompts = [torch.randint(1, 320, (one,), generator=torch.Generator().manual_seed(one)).tolist() for one in lengths]
+    return prompts, continued(folder, prompts, NUM_TOKENS)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_experts_give_the_tokens_of_transformers_through_real_processes(way, serve, tiny_checkpoint, eventually):
+QUICK = {"taped, two threads", "taped on two ranks"}
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in QUICK else pytest.mark.thorough) for way in WAYS])
+def test_experts_give_the_tokens_of_transformers_through_real_processes(way, serve, tiny_checkpoint):
     architecture, asked_for = WAYS[way]
     traits = MODELS[architecture]
     folder = tiny_checkpoint(architecture, hidden_size=64, **traits)
@@ -59,20 +54,20 @@ def test_experts_give_the_tokens_of_transformers_through_real_processes(way, ser
         (output,) = engine.client.generate(asked).outputs
         return list(output.token_ids)
 
-    prompts, tokens = zip(*expected(folder), strict=True)
+    prompts, tokens = expected(folder)
     config = json.loads((folder / "config.json").read_text())
     num_run = sum(len(prompt) + NUM_TOKENS - 1 for prompt in prompts)  # nothing follows the last token
     num_sent = num_run * config["num_experts_per_tok"] * config["num_hidden_layers"]
     with ThreadPoolExecutor(len(prompts)) as pool:
-        assert list(pool.map(made, prompts)) == list(tokens)
-    eventually(lambda: sum(sent_to_experts(engine).values()) == num_sent, 10)
+        assert list(pool.map(made, prompts)) == tokens
+    eventually(lambda: sum(sent_to_experts(engine).values()) == num_sent)
     assert len(sent_to_experts(engine)) == traits["num_experts"]
     assert engine.stop() == 0
 
 
 def sent_to_experts(engine):
     """Expert -> the tokens it was sent, as the metrics page says it."""
-    page = urllib.request.urlopen(f"http://{engine.http}/metrics", timeout=30).read().decode()
+    page = urllib.request.urlopen(f"http://{engine.http}/metrics", timeout=GUARD).read().decode()
     families = text_string_to_metric_families(page)
     samples = (sample for one in families if one.name == "quire_expert_tokens" for sample in one.samples)
     return {sample.labels["expert"]: sample.value for sample in samples}

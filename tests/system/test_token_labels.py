@@ -15,7 +15,10 @@ TEXTS = ["the cat sat on a mat", "a", "pages, blocks; caches " * 4, "dogs ran ho
 LABELS = {0: "O", 1: "B-PER", 2: "I-PER"}
 
 
-@pytest.fixture(scope="module", params=["BertForTokenClassification", "Qwen3ForTokenClassification"])
+@pytest.fixture(
+    scope="module",
+    params=["BertForTokenClassification", pytest.param("Qwen3ForTokenClassification", marks=pytest.mark.thorough)],
+)
 def served(request, serve, tmp_path_factory):
     """(engine, folder); the decoder's prompts come in chunks of at most 16 tokens."""
     folder = write(tmp_path_factory.mktemp("tokens"), request.param, id2label=LABELS)

@@ -4,7 +4,6 @@ import base64
 import json
 import sys
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,26 +15,27 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mod
 import tiny_qwen2_5_vl
 import tiny_qwen2_vl
 import tiny_qwen3_vl
+import tiny_qwen3_vl_moe
 from noise_pictures import picture, png
+from parts.clock import eventually
+from parts.recorded import recorded
+from picture_chats import NUM_TOKENS, answer_all, in_numbers, part, request
 from tiny_qwen_vl import IMAGE, MERGE, VIDEO
 
 from quire.proto.api import (
     Chat,
     ChatMessage,
-    Delta,
-    Finished,
     GenerateRequest,
-    ImagePart,
     RequestError,
     TextPart,
     VideoPart,
 )
 
-NUM_TOKENS = 24
 FAMILIES = {
     "Qwen3-VL": tiny_qwen3_vl.FAMILY,
     "Qwen2.5-VL": tiny_qwen2_5_vl.FAMILY,
     "Qwen2-VL": tiny_qwen2_vl.FAMILY,
+    "Qwen3-VL with experts": tiny_qwen3_vl_moe.FAMILY,
 }
 TWO_RANKS_IN_CHUNKS = (
     *("--tensor-parallel-size", "2"),
@@ -46,7 +46,7 @@ FPS = 2
 
 def frames(count, seed):
     """So small that no bound of four of them changes their size by more than rounding, in any family."""
-    return tuple(picture(5 * 28, 3 * 30, 100 * seed + number) for number in range(count))
+    return [picture(5 * 28, 3 * 30, 100 * seed + number) for number in range(count)]
 
 
 FOUR, THREE, ONE, SEEN = frames(4, 1), frames(3, 2), frames(1, 3), picture(96, 64, 0)
@@ -74,13 +74,13 @@ class Reference:
         parts = [
             {"type": "text", "text": one}
             if isinstance(one, str)
-            else {"type": "video" if isinstance(one, tuple) else "image"}
+            else {"type": "video" if isinstance(one, list) else "image"}
             for one in content
         ]
         messages = [{"role": "user", "content": parts}]
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         for one in content:
-            if isinstance(one, tuple):
+            if isinstance(one, list):
                 text = self._with_video(text, *self.video(one)[1][0])
             elif isinstance(one, Image.Image):
                 _, rows, columns = self._library.pixels([one])["image_grid_thw"][0].tolist()
@@ -122,7 +122,7 @@ class Reference:
         ids, kinds = self.prompt(content)
         images = [one for one in content if isinstance(one, Image.Image)]
         media = dict(self._library.pixels(images)) if images else {}
-        videos = [self.video(one) for one in content if isinstance(one, tuple)]
+        videos = [self.video(one) for one in content if isinstance(one, list)]
         media["pixel_values_videos"] = torch.cat([values for values, _ in videos])
         media["video_grid_thw"] = torch.tensor([grid for _, grids in videos for grid in grids])
         if self._family.name == "Qwen2_5_VL":
@@ -143,48 +143,35 @@ class Reference:
         return len(ids), out[0, len(ids) :].tolist()
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name == "Qwen3-VL" else pytest.mark.thorough) for name in FAMILIES],
+)
 def family(request):
     return FAMILIES[request.param]
 
 
 @pytest.fixture(scope="module")
-def model(family, tmp_path_factory):
-    return family.write_checkpoint(tmp_path_factory.mktemp("vision"))
+def served(family, tmp_path_factory):
+    """(the folder, and by chat [the number of its prompt's tokens, the tokens that follow])"""
+    folder = family.write_checkpoint(tmp_path_factory.mktemp("vision"))
+
+    def compute():
+        reference = Reference(family, folder)
+        return [reference.greedy(content) for content in CHATS.values()]
+
+    files = [(folder / name).read_text() for name in ("tokenizer.json", "preprocessor_config.json")]
+    answers = recorded("videos", [family.name, folder, files, in_numbers(list(CHATS.values())), NUM_TOKENS], compute)
+    if family is tiny_qwen3_vl_moe.FAMILY:
+        tiny_qwen3_vl_moe.publish(folder)
+    return folder, dict(zip(CHATS, answers, strict=True))
 
 
-@pytest.fixture(scope="module")
-def expected(family, model):
-    reference = Reference(family, model)
-    return {name: reference.greedy(content) for name, content in CHATS.items()}
-
-
-def part(one):
-    if isinstance(one, str):
-        return TextPart(one)
-    return VideoPart(frames=tuple(map(png, one))) if isinstance(one, tuple) else ImagePart(data=png(one))
-
-
-def answer(engine, name):
-    """The prompt's tokens in number, and those of the answer."""
-    chat = Chat([ChatMessage("user", [part(one) for one in CHATS[name]])])
-    asked = GenerateRequest(input=chat, temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    tokens, num_prompt = [], 0
-    for event in engine.client.stream(asked):
-        if isinstance(event, Delta):
-            tokens += event.token_ids
-        elif isinstance(event, Finished):
-            num_prompt = event.usage.prompt_tokens
-    return num_prompt, tokens
-
-
-def test_answers_to_videos_are_those_of_transformers(serve, model, expected, eventually):
-    engine = serve(str(model), *TWO_RANKS_IN_CHUNKS)
-    with ThreadPoolExecutor(len(CHATS)) as pool:
-        for _ in range(2):  # the second time out of the cache
-            found = dict(zip(CHATS, pool.map(lambda chat: answer(engine, chat), CHATS), strict=True))
-            assert found == expected
-    eventually(engine.idle, 10)
+def test_answers_to_videos_are_those_of_transformers(serve, served):
+    folder, expected = served
+    engine = serve(str(folder), *TWO_RANKS_IN_CHUNKS)
+    answer_all(engine, CHATS, expected)
+    eventually(engine.idle)
     engine.stop()
 
 
@@ -204,9 +191,7 @@ def test_a_chat_over_http_takes_frames_as_vllm_writes_them(vision_engine):
     )
     with urllib.request.urlopen(sent) as reply:
         found = json.load(reply)
-    chat = Chat([ChatMessage("user", [part(one) for one in CHATS["first"]])])
-    asked = GenerateRequest(input=chat, temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    generated = vision_engine.client.generate(asked)
+    generated = vision_engine.client.generate(request(CHATS["first"]))
     assert found["choices"][0]["message"]["content"] == generated.outputs[0].text
     assert found["usage"]["prompt_tokens"] == generated.prompt_tokens
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from parts.clock import GUARD
 
 HERE = Path(__file__).parent
 
@@ -17,5 +18,5 @@ def recorded(agent: str) -> list[str]:
 def replay(url: str, agent: str, name: str) -> httpx.Response:
     """The answer of the server at `url` to a request."""
     asked: dict[str, Any] = json.loads((HERE / "recorded" / agent / f"{name}.json").read_text())
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=GUARD, trust_env=False) as client:
         return client.request(asked["method"], asked["path"], headers=asked["headers"], json=asked.get("body"))

@@ -2,6 +2,7 @@
 
 import pytest
 from anthropic import Anthropic, beta_tool
+from parts.clock import GUARD
 from pydantic import BaseModel
 
 USER = {"role": "user", "content": "Where is the book?"}
@@ -10,7 +11,7 @@ TOOL = {"name": "look", "input_schema": {"type": "object", "properties": {"place
 
 @pytest.fixture(scope="module")
 def client(scripted):
-    with Anthropic(base_url=scripted.url, api_key="none", max_retries=0, timeout=60) as client:
+    with Anthropic(base_url=scripted.url, api_key="none", max_retries=0, timeout=GUARD) as client:
         yield client
 
 

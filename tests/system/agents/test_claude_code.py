@@ -44,8 +44,7 @@ def ask(url: str, folder: Path, question: str) -> dict[str, object]:
     }
     command = [*program(), "--print", "--output-format", "json", question]
     ended = subprocess.run(
-        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-        check=False,
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )  # fmt: skip
     assert ended.stdout, ended.stderr
     report: dict[str, object] = json.loads(ended.stdout)
@@ -63,6 +62,7 @@ def test_it_reads_a_file_with_its_tool_and_answers(scripted, calls, tmp_path):
     assert (report["is_error"], report["result"], report["num_turns"]) == (False, "It is heliotrope.", 2), report
 
 
+@pytest.mark.thorough
 def test_a_second_session_finds_the_first_ones_prefix(scripted, tmp_path):
     scripted.answers(("", "Yes."))
     cached = []
@@ -72,6 +72,7 @@ def test_a_second_session_finds_the_first_ones_prefix(scripted, tmp_path):
     assert cached[1] > 0.5, cached
 
 
+@pytest.mark.thorough
 def test_it_knows_that_its_prompt_is_too_long(scripted, tmp_path):
     report = ask(scripted.url, tmp_path, "\N{SECTION SIGN}" * 30_000)  # two tokens each
     assert (report["is_error"], report["terminal_reason"]) == (True, "prompt_too_long"), report["result"]

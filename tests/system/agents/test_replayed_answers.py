@@ -4,6 +4,7 @@ import json
 
 import pytest
 from openai import OpenAI
+from parts.clock import GUARD
 from pydantic import BaseModel
 
 QUESTION = {"role": "user", "content": "where is it?"}
@@ -18,7 +19,7 @@ SAID = "<think>\nhm\n</think>\n\nI look."
 
 @pytest.fixture
 def client(scripted):
-    with OpenAI(base_url=f"{scripted.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with OpenAI(base_url=f"{scripted.url}/v1", api_key="none", max_retries=0, timeout=GUARD) as client:
         yield client
 
 
