@@ -7,7 +7,7 @@ proves that this script works.
 
 import sys
 
-from parts import Part
+from attempts import Part
 from ratios import ratios
 from script import Script
 

@@ -161,10 +161,10 @@ def _kernels(report: Report, given: Given) -> Iterator[Case]:
 
 
 def _fewer(listed: Iterator[Any]) -> Iterator[Any]:
-    """The first case of each operation and every fifth behind it, so that its shapes and kinds take turns."""
+    """The first case of each operation and every eleventh behind it, so that its shapes and kinds take turns."""
     seen = Counter[str]()
     for case in listed:
-        if seen[case.operation] % 5 == 0:
+        if seen[case.operation] % 11 == 0:
             yield case
         seen[case.operation] += 1
 

@@ -8,7 +8,7 @@ and nothing about a GPU.
 
 import sys
 
-from parts import Part
+from attempts import Part
 from script import Script
 
 ENGINE_CASE_SECONDS = 110.0

@@ -38,8 +38,8 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             rows = kernel_checks.linears, quantized_checks.linears, int8_checks.linears, f8_block_checks.linears
             # numbers that divide no row of tokens, types or kinds: of each shape and type others are left
             of_experts = expert_checks.experts_of_layers, coded_expert_checks.coded_experts_of_layers
-            steps = {**dict.fromkeys((*rows, *of_experts), 5), group_checks.groups: 2}
-            steps[eight_checks.experts_of_eights] = 5
+            steps = {**dict.fromkeys((*rows, *of_experts), 11), group_checks.groups: 5}
+            steps[eight_checks.experts_of_eights] = 7
             listed = ((one(report, chip.ask(device).torch, small), step) for one, step in steps.items())
             return chain.from_iterable(islice(forms, 0, None, step if given.stands_in else 1) for forms, step in listed)
         case "decode" | "prefill" | "specialized":

@@ -17,24 +17,44 @@ if TYPE_CHECKING:
 STAND_IN = "stand-in"
 """A kind of device for the scripts alone: whatever asks in their processes is told cuda."""
 COMPILES = "QUIRE_STAND_IN_COMPILES"
+PATIENCE = "QUIRE_PATIENCE"
 PROCESS = Path(__file__).parents[1] / "stand_in" / "process"
 
 
 def stand_in(compiles: bool) -> None:
     """Every process from here on that uses a GPU finds a chip that is not here: see tests/stand_in/host.py.
 
-    Kernels are specialized, and compiled where `compiles`. Most of the processes are forks of this one: forked.py.
+    Kernels are specialized, and compiled where `compiles`.
     """
     os.environ["TRITON_INTERPRET"] = "0"
     os.environ[COMPILES] = str(int(compiles))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PROCESS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    sys.path.append(str(PROCESS.parent))
-    import forked
+    _fork_processes()
     from host import take_place
 
     importlib.import_module("torch._dynamo")  # torch needs it inside: once here, and not in each fork
     take_place()
+
+
+def on_cpu() -> None:
+    """Parts and engines are forks of this process."""
+    _fork_processes()
+    importlib.import_module("quire.worker.start")
+
+
+def _fork_processes() -> None:
+    """Most of the processes from here on are forks of this one, which imports torch for all of them: see forked.py."""
+    sys.path.append(str(PROCESS.parent))
+    import forked
+
+    importlib.import_module("torch")
     subprocess.Popen = forked.Popen
+    os.environ[PATIENCE] = "100"
+
+
+def patience() -> float:
+    """What limits of seconds are multiplied by: many times, where the host does what a GPU would, beside others."""
+    return float(os.environ.get(PATIENCE, "1"))
 
 
 def compiles() -> bool:

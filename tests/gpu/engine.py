@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import chip
 import numpy as np
 from msgspec import structs
 
@@ -50,7 +51,7 @@ class Engine:
     def device_seconds(self) -> float:
         """Of all steps so far, each between the device's events at its beginning and its end."""
         self.peer.ask_figures()
-        until = time.monotonic() + FIGURES_SECONDS
+        until = time.monotonic() + chip.patience() * FIGURES_SECONDS
         while time.monotonic() < until:
             message = self.peer.receive(0.1)
             if isinstance(message, MetricsReply):
@@ -94,7 +95,8 @@ class Engine:
 
 @contextlib.contextmanager
 def engine(folder: Path, seconds: float, **options: object) -> Iterator[Engine]:
-    """`options` of `quire serve`; ready within `seconds`."""
+    """`options` of `quire serve`; ready within `seconds`, of a GPU."""
+    seconds *= chip.patience()
     chosen = ServeOptions(load_format="dummy", startup_timeout=seconds, **options)
     begun = time.monotonic()
     with BenchProcesses() as processes:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import chip
 import engine as engines
 import models
 import numpy as np
@@ -65,15 +66,16 @@ def _draw(
     # lengths of whole buckets, so that a graph runs what an eager step runs; the last is beyond the graphs
     prompts = [random.integers(0, config["vocab_size"], length).tolist() for length in (16, 128, 512, 1100)]
     how = "eager" if options["enforce_eager"] else "graphs"
+    seconds = chip.patience() * RUN_SECONDS
     with engines.engine(model, START_SECONDS, **options) as running:
         found: list[list[int]] = []
         for prompt in prompts:  # one at a time: nothing beside it
-            tokens, _, complete = running.run([prompt], count, RUN_SECONDS)
+            tokens, _, complete = running.run([prompt], count, seconds)
             report.holds(f"{name}: every token came, {how}", complete and len(tokens[0]) == count)
             found += tokens
-        again = running.run(prompts[1:2], count, RUN_SECONDS)[0]
+        again = running.run(prompts[1:2], count, seconds)[0]
         report.equal(f"{name}: the same again, {how}", *_pair(again, found[1:2], count))
-        together, _, complete = running.run(prompts * 3, count, RUN_SECONDS)
+        together, _, complete = running.run(prompts * 3, count, seconds)
         lengths = {len(tokens) for tokens in together}
         report.holds(f"{name}: twelve at once, every token came, {how}", complete and lengths == {count})
         # beside others the sums of 16-bit numbers are rounded otherwise, so later tokens may part ways

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import chip
 import numpy as np
 from engine import Engine
 from report import Lost
@@ -76,9 +77,10 @@ class Rows:
     def _run(self, prompts: Sequence[list[int]], count: int) -> list[list[float]]:
         """When each token came."""
         with lost():
-            _, moments, complete = self.running.run(prompts, count, LATENCY_SECONDS)
+            seconds = chip.patience() * LATENCY_SECONDS
+            _, moments, complete = self.running.run(prompts, count, seconds)
         if not complete:
-            raise TimeoutError(f"{len(prompts)} x {len(prompts[0])}: not within {LATENCY_SECONDS:g} s")
+            raise TimeoutError(f"{len(prompts)} x {len(prompts[0])}: not within {seconds:g} s")
         return moments
 
 

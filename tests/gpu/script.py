@@ -16,7 +16,7 @@ import chip
 import compiled
 import links
 import wheels
-from parts import Part, Run, Stage
+from attempts import Part, Run, Stage
 from summary import Summary
 
 NO_DEVICE = 2
@@ -56,10 +56,12 @@ class Script:
             path.unlink(missing_ok=True)
         if args.device == chip.STAND_IN:
             chip.stand_in(args.compile)
+        if args.device == "cpu":
+            chip.on_cpu()
         if args.triton_cache:
             compiled.read(args.triton_cache)
-        run = Run(self.module, args.device, lines, log, begun + args.seconds, args.seed)
-        run.stage([FACTS], time.monotonic() + FACTS_SECONDS)
+        run = Run(self.module, args.device, lines, log, begun + chip.patience() * args.seconds, args.seed)
+        run.stage([FACTS], time.monotonic() + chip.patience() * FACTS_SECONDS)
         if missing := Summary(lines).figures("facts").get("no_device"):
             print(f"{self.kind}: nothing ran: {missing}", file=sys.stderr)
             lines.unlink()
@@ -91,7 +93,8 @@ class Script:
         parser.add_argument(
             "--parts", nargs="+", choices=self.parts, default=self.parts, metavar="PART", help=", ".join(self.parts)
         )
-        parser.add_argument("--seconds", type=float, default=self.seconds, help="it ends by itself after so many")
+        about = "on a GPU it ends by itself after so many; elsewhere a hundred times as late"
+        parser.add_argument("--seconds", type=float, default=self.seconds, help=about)
         parser.add_argument("--seed", type=int, default=0)
         about = (
             "JSON; beside it a line for each case (.jsonl) and the parts' words (.log); default: in $OUT or results/"

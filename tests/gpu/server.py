@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import chip
+
 from quire.deploy.bench.control import ready
 from quire.deploy.bench.load.bench_processes import BenchProcesses
 from quire.deploy.bench.report.errors import BenchError
@@ -35,7 +37,7 @@ class Server:
         with out.open("wb") as stdout, words.open("wb") as stderr:
             client = subprocess.Popen([*command, *arguments], stdout=stdout, stderr=stderr)
             try:
-                status = self._processes.wait_for("the load", client.poll, seconds)
+                status = self._processes.wait_for("the load", client.poll, chip.patience() * seconds)
             finally:
                 client.kill()
                 client.wait()
@@ -47,8 +49,8 @@ class Server:
 
 @contextlib.contextmanager
 def server(folder: Path, seconds: float, **options: Any) -> Iterator[Server]:
-    """`options` of `quire serve`; ready within `seconds`."""
-    begun = time.monotonic()
+    """`options` of `quire serve`; ready within `seconds`, of a GPU."""
+    begun, seconds = time.monotonic(), chip.patience() * seconds
     with contextlib.closing(PortClaim("127.0.0.1", 0)) as port, BenchProcesses() as processes:
         chosen = ServeOptions(
             load_format="dummy", startup_timeout=seconds, grpc_port=port.number, http_port=-1, log_level="warning",

@@ -10,11 +10,6 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-SECONDS = 800
-"""More than any machine needs: a busy one took 270, and proves as much."""
-
-pytestmark = pytest.mark.timeout(SECONDS + 100)
-
 PLANTED = "min_tokens, stop_token_ids"
 """The option whose launch raises once."""
 
@@ -28,14 +23,14 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     surroundings = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **environment}
     command = [sys.executable, str(HERE / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=SECONDS + 60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
 
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(text) for text in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("script", ["check.py", "bench.py"])
+@pytest.mark.parametrize("script", ["check.py", pytest.param("bench.py", marks=pytest.mark.thorough)])
 def test_without_a_gpu_nothing_is_claimed(script, tmp_path: Path) -> None:
     done = run(script, OUT=str(tmp_path))
     assert done.returncode == 2
@@ -43,23 +38,30 @@ def test_without_a_gpu_nothing_is_claimed(script, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_kernels_and_group_pass_on_the_cpu(tmp_path: Path) -> None:
-    parts = ("layers", "linears", "decode", "prefill", "encoder", "sampling", "group")
-    done = run("check.py", "--device", "cpu", "--parts", *parts, "--seconds", str(SECONDS), OUT=str(tmp_path))
+@pytest.mark.parametrize(
+    ("parts", "least"),
+    [
+        (("layers", "group"), 20),
+        pytest.param(("linears", "decode", "prefill", "encoder", "sampling"), 100, marks=pytest.mark.thorough),
+    ],
+)
+def test_kernels_and_group_pass_on_the_cpu(tmp_path: Path, parts: tuple[str, ...], least: int) -> None:
+    done = run("check.py", "--device", "cpu", "--parts", *parts, OUT=str(tmp_path))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     document = json.loads((tmp_path / "check.json").read_text())
     assert document["passed"]
     assert set(document["seconds"]) == {"facts", *parts}
     assert all(entry["passed"] for entry in document["entries"])
     found = lines(tmp_path / "check.jsonl")
-    assert len(found) > 100
+    assert len(found) > least
     assert {line["part"] for line in found} == {"facts", *parts}
     assert done.stdout.splitlines()[-1] == "PASSED"
 
 
+@pytest.mark.thorough
 def test_the_runner_small_models_and_a_whole_tiny_engine_pass_on_the_cpu(tmp_path: Path) -> None:
     parts = ("tiny", "runner", "forms", "vision", "families", "experts", "heads")
-    done = run("check.py", "--device", "cpu", "--parts", *parts, "--seconds", str(SECONDS), OUT=str(tmp_path))
+    done = run("check.py", "--device", "cpu", "--parts", *parts, OUT=str(tmp_path))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     names = {line["case"] for line in lines(tmp_path / "check.jsonl")}
     wanted = {
@@ -107,6 +109,7 @@ def test_a_launch_that_raises_costs_its_own_case_alone(tmp_path: Path, monkeypat
     assert [(name, str(error)) for name, error in failures.items() if error] == [(PLANTED, "planted")]
 
 
+@pytest.mark.thorough
 def test_an_engine_is_measured_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     parts = ("ceilings", "tower", "latencies", "throughput", "experts", "cameras")
@@ -166,9 +169,10 @@ def test_the_first_import_of_a_fresh_machine_may_take_as_long_as_it_is_said_to(
     import time
 
     import check
+    import chip
     import script
 
-    left = []
+    left, begun = [], time.monotonic()
 
     def stage(run: script.Run, stage: script.Stage, until: float) -> None:
         left.extend((stage[0], until - time.monotonic()))
@@ -177,12 +181,14 @@ def test_the_first_import_of_a_fresh_machine_may_take_as_long_as_it_is_said_to(
     monkeypatch.setattr(script.Run, "stage", stage)
     monkeypatch.setattr(script.links, "provide", lambda: None)  # the paths of this process are other tests', too
     monkeypatch.setattr(script.wheels, "provide", lambda: None)
+    monkeypatch.setattr(chip, "on_cpu", lambda: None)
+    monkeypatch.setattr(time, "monotonic", lambda: begun)  # nothing takes time
     monkeypatch.setattr(sys, "argv", ["check.py", "--device", "cpu", "--out", str(tmp_path / "check.json")])
     with pytest.raises(SystemExit):
         check.SCRIPT.main()
     facts, seconds = left
     assert facts.start_seconds >= 60
-    assert seconds == pytest.approx(facts.start_seconds + facts.seconds, abs=1.0)
+    assert seconds == pytest.approx(facts.start_seconds + facts.seconds)
 
 
 def test_the_longest_stretch_of_full_steps_is_found() -> None:

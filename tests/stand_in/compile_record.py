@@ -22,7 +22,7 @@ from quire.kernels.gpu.aot.resources import ON_RECORD, Usage, usage
 
 HERE = Path(__file__).parent
 RECORD = HERE / "compiled.jsonl"
-AGAIN = 1 / 24
+AGAIN = 1 / 60
 """Share of the kernels that are compiled all the same, other ones each time."""
 LIBRARY = "extern_libs"
 """Metadata that hold a path of this machine; the library itself is part of the hash."""

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from parts.clock import GUARD
 
 PROGRAM = """
 import os, sys, time
 print(os.getppid(), os.getpgid(0) == os.getpid(), os.environ.get("GIVEN"), sys.argv[1:], flush=True)
 print("torch" in sys.modules, file=sys.stderr, flush=True)
 if sys.argv[1] == "wait":
-    time.sleep(600)
+    time.sleep(1e6)
 if sys.argv[1] == "raise":
     raise ValueError("planted")
 sys.exit(int(sys.argv[1]))
@@ -41,14 +42,14 @@ def test_a_forked_process_is_a_child_with_its_arguments_environment_group_and_mo
 
     process = start("7")
     assert type(process).__name__ == "Forked"
-    assert process.wait(60) == 7
+    assert process.wait(GUARD) == 7
     assert process.stdout.read().decode().splitlines() == [f"{os.getpid()} True yes ['7']", "True"]
     process.stdout.close()
 
 
 def test_its_death_is_seen_and_its_last_words_are_kept(start) -> None:
     process = start("raise")
-    assert process.wait(60) == 1
+    assert process.wait(GUARD) == 1
     assert process.stdout.read().decode().splitlines()[-1] == "ValueError: planted"
     process.stdout.close()
     process = start("wait")
@@ -57,7 +58,7 @@ def test_its_death_is_seen_and_its_last_words_are_kept(start) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.0)
     process.terminate()
-    assert process.wait(60) == -signal.SIGTERM
+    assert process.wait(GUARD) == -signal.SIGTERM
     process.stdout.close()
 
 
@@ -67,4 +68,4 @@ def test_parts_that_show_what_cannot_be_imported_are_started_anew(start, word: s
     assert type(process).__name__ == "Popen"
     assert process.stdout.read().decode().splitlines()[1] == "False", "of this process nothing is there"
     process.stdout.close()
-    process.wait(60)
+    process.wait(GUARD)

@@ -1,7 +1,7 @@
 """Everything a GPU runs, against a chip that is not here: prints one JSON row for each case, in order.
 
-`python tests/stand_in/run.py [--capability 86 90 ...] [--cases word ...] [--jobs N]`; needs TRITON_INTERPRET unset. It
-ends with status 1 when a case is at fault: it raises, or a kernel of it spills.
+`python tests/stand_in/run.py [--share few] [--capability 86 90 ...] [--cases word ...] [--jobs N]`; needs
+TRITON_INTERPRET unset. It ends with status 1 when a case is at fault: it raises, or a kernel of it spills.
 """
 
 import argparse
@@ -27,6 +27,8 @@ from quire.kernels.gpu.aot.stand_in import CHIPS, Launch
 
 CAPABILITIES = (86, 90, 120)
 """8.9 has the limits of 8.6 and the types of 12.0."""
+FEW_MODELS = ("small", "llama 8b", "llama f8 rows", "encoder")
+"""Beside every wrapper, on Hopper: the share that is `few`."""
 
 
 def settle_hashes() -> None:
@@ -46,6 +48,10 @@ def settle_hashes() -> None:
 def names(capability: int) -> list[str]:
     """Of the cases of a chip: the longest first, so that none of them begins when the others are done."""
     return [name for one in (model_cases, kernel_cases) for name, _ in one.cases(capability)]
+
+
+def is_of_few(capability: int, name: str) -> bool:
+    return capability == 90 and (name in FEW_MODELS or name in dict(kernel_cases.cases(capability)))
 
 
 def row(job: tuple[int, str]) -> dict:
@@ -86,6 +92,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--capability", type=int, nargs="+", default=list(CAPABILITIES), choices=sorted(CHIPS))
     parser.add_argument("--cases", nargs="+", help="only those whose name has one of these words in it")
+    about = "few: every wrapper and a few models on Hopper; rest: all others; default: both"
+    parser.add_argument("--share", choices=("few", "rest"), help=about)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; default: cores")
     args = parser.parse_args()
     wanted = [
@@ -93,6 +101,7 @@ def main() -> int:
         for capability in sorted(args.capability, key=lambda one: one != 90)
         for name in names(capability)
         if not args.cases or any(word in name for word in args.cases)
+        if args.share is None or is_of_few(capability, name) == (args.share == "few")
     ]
     settle_hashes()
     failed = 0

@@ -56,24 +56,42 @@ GROUPS = [
 """Of weights in groups, up to 64 tokens: with more, weights are made and multiplied piece by piece."""
 
 
-@pytest.fixture(scope="module")
-def rows(compiled: Path) -> list[dict]:
-    """Every case on every chip, run."""
-    done = run("run.py", compiled)
+def share(name: str, cache: Path) -> list[dict]:
+    done = run("run.py", cache, "--share", name)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert found, done.stderr[-2000:]
     return found
 
 
-@pytest.mark.timeout(900)
+@pytest.fixture(scope="module")
+def few(compiled: Path) -> list[dict]:
+    """Every wrapper and a few models on one chip, run."""
+    return share("few", compiled)
+
+
+@pytest.fixture(scope="module")
+def rest(compiled: Path) -> list[dict]:
+    """Every other case on every chip, run."""
+    return share("rest", compiled)
+
+
+@pytest.fixture(params=["few", pytest.param("rest", marks=pytest.mark.thorough)])
+def rows(request) -> list[dict]:
+    return request.getfixturevalue(request.param)
+
+
 def test_nothing_fails_and_nothing_spills_on_any_chip(rows) -> None:
     assert [(row["capability"], row["case"], row["fault"]) for row in rows if row["fault"]] == []
-    assert {row["capability"] for row in rows} == {86, 90, 120}
     assert all(row["launches"] for row in rows)
 
 
-def test_every_kernel_is_launched_by_its_wrapper(rows) -> None:
-    seen = {kernel for row in rows if row["capability"] == 90 for kernel in row["kernels"]}
+@pytest.mark.thorough
+def test_every_chip_has_its_cases(rest) -> None:
+    assert {row["capability"] for row in rest} == {86, 90, 120}
+
+
+def test_every_kernel_is_launched_by_its_wrapper(few) -> None:
+    seen = {kernel for row in few for kernel in row["kernels"]}
     wanted = set().union(
         *map(launched, KERNELS.rglob("*.py")), {"prefill_plain", "prefill_specialized", "search_kernel"}
     )
@@ -84,7 +102,7 @@ def test_every_kernel_is_launched_by_its_wrapper(rows) -> None:
 def test_a_layer_of_the_8b_model_launches_7_10_and_11_kernels(rows) -> None:
     """Today's counts, of both 8B models and of any cache: a change that adds a launch says so here."""
     layers = [(row["case"], row["capability"], row["layers"]) for row in rows if "8b" in row["case"]]
-    assert len(layers) == 6
+    assert len(layers) in (1, 5)
     for case, capability, found in layers:
         prefill = "prefill_specialized" if "pages of 64" in case else "prefill_plain"
         mixed = [*MANY[:3], prefill, *MANY[3:]]
@@ -93,8 +111,9 @@ def test_a_layer_of_the_8b_model_launches_7_10_and_11_kernels(rows) -> None:
     assert (len(FEW), len(MANY), len(MANY) + 1) == (7, 10, 11)
 
 
-def test_a_layer_of_weights_in_groups_launches_13_kernels(rows) -> None:
-    (found,) = [row["layers"] for row in rows if row["case"] == "llama int4"]
+@pytest.mark.thorough
+def test_a_layer_of_weights_in_groups_launches_13_kernels(rest) -> None:
+    (found,) = [row["layers"] for row in rest if row["case"] == "llama int4"]
     assert found["decode 1"] == found["decode 16"] == GROUPS
     assert len(GROUPS) == 13
     many = found["decode 128"]
@@ -112,12 +131,12 @@ def test_the_record_is_what_the_compiler_makes(rows, compiled: Path) -> None:
     assert [kernel for key, kernel in found.items() if key in on_record and kernel != on_record[key]] == []
 
 
-def test_a_layer_of_8_bit_rows_rounds_its_activations_before_each_product(rows) -> None:
+def test_a_layer_of_8_bit_rows_rounds_its_activations_before_each_product(few) -> None:
     """Today's counts: 14 launches of few tokens, of which three add the parts of a split product, and 11 of many.
 
     What comes before three of the products is in the launch that rounds: two norms and the gate.
     """
-    (layers,) = [row["layers"] for row in rows if row["case"] == "llama f8 rows"]
+    (layers,) = [row["layers"] for row in few if row["case"] == "llama f8 rows"]
     attention = ["rope_store_kv_kernel", "decode_kernel", "merge_splits_kernel"]
     whole, split = ["quantize_f8_kernel", "product_f8_kernel"], ["add_f8_parts_kernel"]
     few = [*whole, *split, *attention, *whole, *split, *whole, *whole, *split]
@@ -127,9 +146,10 @@ def test_a_layer_of_8_bit_rows_rounds_its_activations_before_each_product(rows) 
     assert (len(few), len(layers["decode 128"])) == (14, 11)
 
 
-def test_a_layer_of_integers_scales_the_sums_of_many_tokens_in_a_launch_of_its_own(rows) -> None:
+@pytest.mark.thorough
+def test_a_layer_of_integers_scales_the_sums_of_many_tokens_in_a_launch_of_its_own(rest) -> None:
     """Few tokens as with 8-bit floats; cuBLAS leaves sums of many."""
-    (layers,) = [row["layers"] for row in rows if row["case"] == "llama int8 rows"]
+    (layers,) = [row["layers"] for row in rest if row["case"] == "llama int8 rows"]
     attention = ["rope_store_kv_kernel", "decode_kernel", "merge_splits_kernel"]
     whole, split = ["quantize_int8_kernel", "product_int8_kernel"], ["scale_int8_sums_kernel"]
     few = [*whole, *split, *attention, *whole, *split, *whole, *whole, *split]

@@ -24,7 +24,7 @@ from quire.kernels.rows import add, widen
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), pytest.mark.sampled(40)]
 common = settings(max_examples=25)
 
 

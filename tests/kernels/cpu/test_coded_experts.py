@@ -6,6 +6,8 @@ from coded_layers import COUNT, DTYPES, FORMS, HIDDEN, INNER, draw_experts
 
 from quire.kernels.experts.coded import CodedMatrices, coded_experts, coded_experts_reference
 
+pytestmark = pytest.mark.sampled(40)
+
 
 def close(got, wanted):
     """Within what a rounding of an activation to a code may be off, where the gate's last bit decides it."""

@@ -10,7 +10,7 @@ from quire.kernels.cpu.linear.embed_groups import embed_groups
 from quire.kernels.linear import linear_int8
 from quire.kernels.linear.embed_groups import embed_groups_reference
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), pytest.mark.sampled(40)]
 
 LOOKED_UP = ["int8", *(form for form in GROUPS if " zeros " not in form)]
 

@@ -14,7 +14,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 # around the tiles of 6, 8 and 32 queries, of 32 and 64 keys, of 256 keys and 384 queries
 LENGTHS = st.lists(st.sampled_from([1, 2, 5, 6, 7, 8, 31, 33, 63, 65, 255, 257, 300, 385]), max_size=3)
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), pytest.mark.sampled(40)]
 
 
 def product(num_tokens, num_heads, head_dim, dtype=torch.float32, seed=0):

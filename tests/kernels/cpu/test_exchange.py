@@ -14,6 +14,8 @@ import torch
 from quire.kernels.cpu.exchange import SLOT_BYTES, Exchange, PeerLostError, memory_bytes
 from quire.kernels.cpu.tape import NotNativeError, record
 
+pytestmark = pytest.mark.sampled(12)
+
 
 def by_all(size: int, call: Callable[[int, Exchange], Any]) -> list[Any]:
     """What call(rank, its end) returns on every rank, all of them at once."""

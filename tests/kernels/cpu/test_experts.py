@@ -12,7 +12,7 @@ from quire.kernels.experts.route import NOWHERE, Routing, route, route_reference
 from quire.kernels.experts.shared import add_shared, add_shared_reference
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), pytest.mark.sampled(40)]
 LAX = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

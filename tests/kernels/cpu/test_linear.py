@@ -14,6 +14,8 @@ from quire.kernels.linear.activation import GATES
 from quire.kernels.linear.linear import linear, linear_reference, norm_linear, norm_linear_reference
 from quire.kernels.linear.pack import num_outputs, pack, unpack
 
+pytestmark = pytest.mark.sampled(40)
+
 BLOCKED = (torch.float32, torch.bfloat16)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

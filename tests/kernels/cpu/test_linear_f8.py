@@ -11,6 +11,8 @@ from quire.kernels.cpu.native import load, runnable_sets
 from quire.kernels.linear.linear_f8 import linear_f8, pack, pack_f8_reference, quantize, unpack
 from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks
 
+pytestmark = pytest.mark.sampled(40)
+
 FORMS = [*F8_ROWS, *F8_BLOCKS]
 CODES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
 

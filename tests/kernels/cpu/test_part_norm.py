@@ -5,7 +5,7 @@ import torch
 
 from quire.kernels.attention.part_norm import part_norm, part_norm_reference, part_squares, part_squares_reference
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), pytest.mark.sampled(40)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -1,5 +1,6 @@
 """Sampling on CPUs against the plain references, with rows that torch's and numpy's ways took milliseconds for."""
 
+import itertools
 import math
 
 import pytest
@@ -11,7 +12,7 @@ from quire.kernels.sampling.sample import TILE, TILE_STREAM, sample, sample_refe
 from quire.kernels.sampling.score import score, score_reference
 from quire.kernels.sampling.top_k_top_p import top_k_top_p, top_k_top_p_reference
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), pytest.mark.sampled(40)]
 ALL = (0, 1.0, 0.0)
 """top_k, top_p and min_p that cut nothing."""
 
@@ -80,30 +81,27 @@ def test_rows_that_are_not_finite_yield_some_token_and_no_floor(temperature, val
             assert not (floor == math.inf).any()
 
 
+SETTINGS = [
+    (20, 0.95, 0.0), (0, 0.95, 0.0), (0, 0.5, 0.0), (0, 0.9999, 0.0), (0, 0.0, 0.0), (1, 1.0, 0.0), (2500, 1.0, 0.0),
+    (2999, 0.8, 0.0), (0, 1.0, 0.05), (0, 1.0, 1.0), (0, 1.0, 1e-20), (50, 0.9, 0.1), (0, 0.97, 1e-6), ALL,
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("vocab", [1, 100, 128, 3000, 40_000])
-@pytest.mark.parametrize(
-    "setting",
-    [
-        (20, 0.95, 0.0), (0, 0.95, 0.0), (0, 0.5, 0.0), (0, 0.9999, 0.0), (0, 0.0, 0.0), (1, 1.0, 0.0),
-        (2500, 1.0, 0.0), (2999, 0.8, 0.0), (0, 1.0, 0.05), (0, 1.0, 1.0), (0, 1.0, 1e-20), (50, 0.9, 0.1),
-        (0, 0.97, 1e-6), ALL,
-    ],
-    ids=str,
-)  # fmt: skip
 @pytest.mark.parametrize("spread", [0.01, 2.0, 20.0], ids=["flat", "usual", "peaked"])
-def test_floors_are_those_of_the_reference(vocab, setting, spread, threads):
+def test_floors_are_those_of_the_reference(vocab, spread, threads):
     logits = logits_of(5, vocab, seed=vocab, spread=spread)
     temperature = torch.tensor([1.0, 0.3, 0.0, 1.7, 0.7])
-    expected = top_k_top_p_reference(logits, temperature, *cuts(5, *setting))
-    for count in (1, 2):
+    references = [top_k_top_p_reference(logits, temperature, *cuts(5, *setting)) for setting in SETTINGS]
+    for count, (setting, expected) in itertools.product((1, 2), zip(SETTINGS, references, strict=True)):
         threads(count)
         floor = top_k_top_p(logits, temperature, *cuts(5, *setting))
         kept, wanted = ((logits >= one[:, None]).sum(1) for one in (floor, expected))
         # a mass that is as good as the share may fall to either side of it, by the order of its sum
-        assert ((kept - wanted).abs() <= (vocab > 100 and 0 < setting[1] < 1)).all()
+        assert ((kept - wanted).abs() <= (vocab > 100 and 0 < setting[1] < 1)).all(), setting
         exact = kept == wanted
-        assert torch.equal(floor[exact], expected[exact])
-        assert exact.sum() >= 3
+        assert torch.equal(floor[exact], expected[exact]), setting
+        assert exact.sum() >= 3, setting
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

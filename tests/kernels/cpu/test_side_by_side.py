@@ -6,6 +6,8 @@ import torch
 from quire.kernels.cpu.tape import record
 from quire.kernels.linear.side_by_side import side_by_side, side_by_side_reference
 
+pytestmark = pytest.mark.sampled(12)
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("widths", [(5,), (16, 1, 7), (300, 300)])

@@ -14,7 +14,7 @@ from quire.kernels.linear.pack import pack
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs_reference
 from quire.kernels.sampling.score import best_reference
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), pytest.mark.sampled(40)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -17,6 +17,8 @@ from quire.kernels.linear.linear import linear, norm_linear
 from quire.kernels.linear.norm import rms_norm
 from quire.kernels.linear.pack import pack
 
+pytestmark = pytest.mark.sampled(40)
+
 TOKENS, WIDTH = 24, 32
 
 

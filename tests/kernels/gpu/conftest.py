@@ -6,10 +6,17 @@ from dataclasses import dataclass
 import pytest
 import torch
 from look_ahead import last_visible
+from parts.unchanged import mark_unchanged_thorough
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule_reference
 from quire.kernels.attention.window import Window
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Before marks are chosen by."""
+    mark_unchanged_thorough(items, config.option.sample_seed)
 
 
 @pytest.fixture(autouse=True)

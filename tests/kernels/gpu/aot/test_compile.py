@@ -15,7 +15,7 @@ KERNELS = ROOT / "kernels" / "gpu"
 PINS = ROOT / "constraints.txt"
 RECORDED = Path(__file__).with_name("compiled.jsonl")
 """The record of every shipped build by the pinned compiler: `make compiled` writes it."""
-AGAIN = 16
+AGAIN = 4
 """Builds that are compiled all the same, other ones each time."""
 
 # A matrix product whose tile sizes decide what becomes of it.
@@ -182,7 +182,6 @@ def test_a_record_stands_for_what_has_not_changed_and_for_nothing_else(planted_r
     assert after.stdout.splitlines()[-2].endswith("2 builds of 1 modules, 0 at fault, 2 compiled")
 
 
-@pytest.mark.timeout(900)
 def test_every_shipped_kernel_compiles_clean_for_every_chip(tmp_path, capsys):
     chips = ("--capability", "90", "120", "--neighbours", "80", "86", "89", "100")
     done = ahead(tmp_path, "--json", *chips, "--recorded", str(RECORDED), "--again", str(AGAIN))

@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from parts.clock import GUARD
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 import planted_trials
 
 from quire.kernels.gpu.tile_table import read_table
-from quire.kernels.gpu.tuning import tune
+from quire.kernels.gpu.tuning import trial_child, tune
 from quire.kernels.gpu.tuning.trial import Trial
 
 
@@ -26,6 +27,8 @@ def tuner(monkeypatch):
     """With one process to launch candidates, so that they come in their order."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(tune, "COMPILE_SECONDS", 3.0)
+    monkeypatch.setattr(tune, "TIME_SECONDS", GUARD)
+    monkeypatch.setattr(trial_child, "START_SECONDS", GUARD)
     with tune.Tuner("cpu", "planted_trials:trials", num_probes=1) as made:
         yield made
 
@@ -45,11 +48,12 @@ def test_candidates_that_fail_hang_or_die_cost_only_themselves(tuner, tmp_path):
     ]
 
 
+@pytest.mark.thorough
 def test_a_process_that_died_between_two_candidates_is_started_again(tuner):
     trial = planted_trials.trials()[0]
     (child,) = tuner._probes
     for _ in range(2):
-        assert child.ask(trial.operation, trial.shape, 0, timed=False, seconds=30) == 0.0
+        assert child.ask(trial.operation, trial.shape, 0, timed=False, seconds=GUARD) == 0.0
         child._process.kill()
         child._process.wait()
 
@@ -61,6 +65,7 @@ def test_a_shape_without_any_usable_candidate_is_left_as_it_is(tuner, tmp_path):
     assert tuner.failed == ["norm, t3, rows=1: ValueError: no such tile"]
 
 
+@pytest.mark.thorough
 def test_the_processes_of_one_shape_serve_the_next(tuner, tmp_path, monkeypatch):
     """They end with the thread that started them, which therefore must not end between two shapes."""
     started, popen = [], subprocess.Popen
@@ -79,8 +84,9 @@ def state(pid: int) -> str:
         return "Z"
 
 
-@pytest.mark.timeout(100)
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "end", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)], ids=lambda number: number.name
+)
 def test_no_candidate_outlives_who_tries_it(end, tmp_path):
     # whoever runs the tests in the background may have told its children to ignore SIGINT
     code = """
@@ -151,14 +157,17 @@ def test_the_linear_layers_have_trials():
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [({}, "this machine has no CUDA device"), ({"device": "cuda"}, "options: ['device'] are unknown")],
-)
-def test_a_machine_without_cuda_and_unknown_options_are_refused(options, told):
-    variables = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "quire.kernels.gpu.tuning.tune", json.dumps(options)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert told in done.stderr
+def test_a_machine_without_cuda_and_unknown_options_are_refused(monkeypatch):
+    monkeypatch.setattr(tune, "has_cuda", lambda: False)
+    with pytest.raises(tune.TuneError, match="this machine has no CUDA device"):
+        tune.main("{}")
+    with pytest.raises(tune.TuneError, match=r"options: \['device'\] are unknown"):
+        tune.main('{"device": "cuda"}')
+
+
+@pytest.mark.thorough
+def test_a_refusal_ends_the_program_with_a_line():
+    command = [sys.executable, "-m", "quire.kernels.gpu.tuning.tune", '{"device": "cuda"}']
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "options: ['device'] are unknown" in done.stderr) == (1, True)
     assert "Traceback" not in done.stderr

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chip import STAND_IN
+import chip
 from inside import LOST
 from report import Report
 
@@ -23,8 +23,6 @@ HERE = Path(__file__).parent
 POLL_SECONDS = 0.05
 LAST_SECONDS = 3.0
 """Before its deadline a part begins no further case, and says what it has not reached."""
-STAND_IN_PATIENCE = 10.0
-"""Where the host does what the chip would, beside whatever else it runs, everything may take so many times as long."""
 REAP_SECONDS = 10.0
 """A process that hangs in the driver may not end at once even when killed."""
 
@@ -57,11 +55,6 @@ class Run:
     """The absolute deadline of all, of the clock `time.monotonic`."""
     seed: int = 0
 
-    @property
-    def patience(self) -> float:
-        """What the parts' limits are multiplied by."""
-        return STAND_IN_PATIENCE if self.device == STAND_IN else 1.0
-
     def stages(self, stages: Sequence[Stage], after: Callable[[], object] = lambda: None) -> None:
         """One behind the other; `after` each of them something else."""
         kept = [max(part.seconds for part in stage) for stage in stages]
@@ -92,7 +85,7 @@ class Attempt:
         self._place = folder / f"{part.name}.place"
         self._environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         self._begun = time.monotonic()
-        self._until = min(until, self._begun + run.patience * part.most_seconds)
+        self._until = min(until, self._begun + chip.patience() * part.most_seconds)
         self._start(0)
 
     def _start(self, behind: int) -> None:
@@ -119,7 +112,7 @@ class Attempt:
         if status is None:
             now = time.monotonic()
             limit = self._part.start_seconds if number < 0 else self._part.case_seconds
-            if now <= self._until and now - since <= self._run.patience * limit:
+            if now <= self._until and now - since <= chip.patience() * limit:
                 return False
             self.kill()
             why = f"hung: killed after {now - since:.1f} s" if now <= self._until else "out of time, and what is behind"
