@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+import math
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from parts import nursery
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from quire.frontend.config import FrontendConfig
+from quire.frontend.sandbox import child_process
 from quire.frontend.server import FrontendServer
 from quire.proto.client import AsyncClient
 from quire.proto.messages.media import MediaFacts
@@ -18,6 +23,7 @@ from quire.proto.messages.media import MediaFacts
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from fake_scheduler import FakeScheduler, facts, until
+from parts.clock import GUARD
 
 SPECIALS = ("<|end|>", "<|turn|>", "<|start|>")
 TEMPLATE = (
@@ -50,6 +56,15 @@ CORPUS = [
     "naïve café €5 日本語 🙂🙃",
     "stop here now",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_sandboxes() -> Iterator[None]:
+    """Children of sandboxes are forked; those of `sandbox/test_parent.py` and of whole processes start as they do."""
+    with pytest.MonkeyPatch.context() as patch:
+        forked = SimpleNamespace(Popen=nursery.Popen, TimeoutExpired=subprocess.TimeoutExpired)
+        patch.setattr(child_process, "subprocess", forked)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -111,6 +126,19 @@ class Serving:
     async def ready(self) -> None:
         await until(lambda: self.server.scheduler.state == "ready")
 
+    async def lose(self) -> None:
+        """The scheduler says nothing more, and has been silent for longer than any may be."""
+        self.scheduler.muted = True
+        clock = self.server.scheduler._silence_clock
+        clock.seconds = lambda: math.inf
+        await until(lambda: self.server.scheduler.state == "lost")
+        del clock.seconds
+
+    def pass_time(self, seconds: float) -> None:
+        """So much time is over for open requests: their deadlines, and how long they wait for a scheduler."""
+        now = self.server.scheduler._now
+        self.server.scheduler._now = lambda: now() + seconds
+
 
 @pytest.fixture
 def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
@@ -130,9 +158,9 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
             "model": str(model_dir),
             "served_model_names": ("tiny",),
             "beat_seconds": 0.05,
-            "lost_after_seconds": 0.4,
-            "resume_window_seconds": 5.0,
-            "drain_seconds": 5.0,
+            "lost_after_seconds": GUARD,
+            "resume_window_seconds": GUARD,
+            "drain_seconds": GUARD,
         }
         server = FrontendServer(FrontendConfig(**{**values, **changes}))
         async with FakeScheduler(address) as scheduler:

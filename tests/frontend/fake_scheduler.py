@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import zmq
 import zmq.asyncio
+from parts.clock import GUARD
 
 from quire.proto.messages.introspection import (
     EndedOutput,
@@ -221,7 +222,7 @@ class FakeScheduler:
             await asyncio.sleep(0.05)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = GUARD) -> None:
     """Poll a condition; fail after the deadline."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -59,8 +59,9 @@ def seconds(make: Callable[[int], Work], num: int, tries: int = 3) -> float:
 
 def check_linear(make: Callable[[int], Work], num: int, tries: int = 3, most: float = MOST) -> None:
     """Raises `AssertionError` where four times as much takes far more than four times as long."""
-    for _ in range(3):  # another process may have taken the cache meanwhile
-        ratio = seconds(make, 4 * num, tries) / max(seconds(make, num, tries), 1e-5)
-        if ratio < most:
+    least = [float("inf"), float("inf")]
+    for _ in range(12):  # other processes may take the cache, and the core's other half, for long
+        least = [min(best, seconds(make, size, tries)) for best, size in zip(least, (num, 4 * num), strict=True)]
+        if least[1] < most * max(least[0], 1e-5):
             return
-    raise AssertionError(f"4 times as much took {ratio:.1f} times as long")
+    raise AssertionError(f"4 times as much took {least[1] / least[0]:.1f} times as long")

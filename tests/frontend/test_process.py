@@ -6,9 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import zmq.asyncio
+from parts import forked
+from parts.clock import GUARD
 
 from quire.deploy.config import FLAGS
 from quire.frontend.config import FrontendConfig
@@ -37,9 +40,9 @@ def test_the_client_needs_neither_zeromq_nor_a_tokenizer():
 
 
 class Process:
-    """A frontend as the supervisor starts it."""
+    """A frontend as the supervisor starts it. `fresh`: it imports for itself, and has its memory for itself."""
 
-    def __init__(self, directory, scheduler_address, model_dir, **changes) -> None:
+    def __init__(self, directory, scheduler_address, model_dir, fresh=False, **changes) -> None:
         self.ready_file = directory / "ready.json"
         config = {
             "scheduler_address": scheduler_address,
@@ -51,12 +54,11 @@ class Process:
         }
         path = directory / "frontend.json"
         path.write_text(json.dumps(config))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "quire.frontend", str(path)], stderr=subprocess.PIPE, text=True
-        )
+        start = subprocess.Popen if fresh else forked.Popen
+        self.process = start([sys.executable, "-m", "quire.frontend", str(path)], stderr=subprocess.PIPE, text=True)
 
     async def port(self, until) -> int:
-        await until(lambda: self.ready_file.exists() or self.process.poll() is not None, seconds=30)
+        await until(lambda: self.ready_file.exists() or self.process.poll() is not None)
         return json.loads(self.ready_file.read_text())["grpc_port"]
 
     def resident_bytes(self) -> int:
@@ -70,10 +72,10 @@ def test_a_process_starts_small_serves_drains_on_sigterm_and_exits_zero(serving,
         async with serving() as s:
             directory = tmp_path / "second"
             directory.mkdir()
-            other = Process(directory, s.scheduler.address, model_dir)
+            other = Process(directory, s.scheduler.address, model_dir, fresh=True)
             try:
                 async with AsyncClient(f"127.0.0.1:{await other.port(s.until)}") as client:
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(GUARD):
                         while (await client.server_info()).state != "ready":
                             await asyncio.sleep(0.01)
                     tokens = tokenizer.encode("hello world").ids
@@ -97,7 +99,7 @@ def test_a_process_starts_small_serves_drains_on_sigterm_and_exits_zero(serving,
                     s.scheduler.outputs(number, rest, [s.scheduler.finish(number, len(tokens))])
                     await reading
                     assert "".join(e.text for e in events if isinstance(e, Delta)) == "hello world"
-                assert await asyncio.to_thread(other.process.wait, 10) == 0
+                assert await asyncio.to_thread(other.process.wait, GUARD) == 0
             finally:
                 other.process.kill()
                 other.process.communicate()
@@ -113,7 +115,7 @@ def test_a_second_sigterm_ends_the_process_now(serving, tmp_path, model_dir):
             other = Process(directory, s.scheduler.address, model_dir)
             try:
                 async with AsyncClient(f"127.0.0.1:{await other.port(s.until)}") as client:
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(GUARD):
                         while (await client.server_info()).state != "ready":
                             await asyncio.sleep(0.01)
                     call = asyncio.create_task(client.generate(GenerateRequest(input="x")))
@@ -122,7 +124,7 @@ def test_a_second_sigterm_ends_the_process_now(serving, tmp_path, model_dir):
                     lines = await asyncio.to_thread(_read_until, other.process, "draining")
                     assert "1 requests are open" in lines
                     other.process.send_signal(signal.SIGTERM)
-                    assert await asyncio.to_thread(other.process.wait, 10) == 0
+                    assert await asyncio.to_thread(other.process.wait, GUARD) == 0
                     with pytest.raises(RequestError):
                         await call
             finally:
@@ -152,7 +154,7 @@ def _read_until(process, word: str) -> str:
 )
 def test_a_wrong_configuration_ends_with_code_2_and_one_clear_line(tmp_path, model_dir, changes, message):
     started = Process(tmp_path, f"ipc://{tmp_path}/s.sock", model_dir, **changes)
-    _, errors = started.process.communicate(timeout=30)
+    _, errors = started.process.communicate()
     assert started.process.returncode == 2
     assert message in errors
     assert "Traceback" not in errors
@@ -231,7 +233,7 @@ def test_what_a_starting_frontend_finds_wrong_is_called_by_its_flag(serving, tmp
 
 def test_the_process_says_it_with_the_flags_it_was_told(tmp_path, model_dir):
     started = Process(tmp_path, f"ipc://{tmp_path}/s.sock", model_dir, otlp_endpoint="x", flags=FLAGS)
-    _, errors = started.process.communicate(timeout=30)
+    _, errors = started.process.communicate()
     assert started.process.returncode == 2
     assert errors.startswith("frontend: --otlp-traces-endpoint: 'x' must be")
 
@@ -272,14 +274,16 @@ def test_its_ready_file_shows_that_its_loop_turns(serving, tmp_path, model_dir):
 
                 async def turns() -> None:
                     before = seen()
-                    await s.until(lambda: seen() != before, seconds=20)
+                    await s.until(lambda: seen() != before)
 
                 await turns()
                 s.scheduler.muted = True
                 await turns()
                 second.process.send_signal(signal.SIGSTOP)
+                stat = Path(f"/proc/{second.process.pid}/stat")
+                await s.until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
                 before = seen()
-                await asyncio.sleep(2.5)
+                await asyncio.sleep(0.5)  # ten beats
                 assert seen() == before
                 second.process.send_signal(signal.SIGCONT)
                 await turns()

@@ -6,8 +6,9 @@ from array import array
 import grpc
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.proto import api, grpc_map, grpc_status
 from quire.proto.generated import quire_pb2 as pb
@@ -78,7 +79,7 @@ def plain(source: object) -> object:
     return tuple(source) if isinstance(source, array) else source
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.GenerateRequest)}))
 def test_requests_survive_the_way_through_protobuf(values):
     request = api.GenerateRequest(**values)
@@ -89,7 +90,7 @@ def test_requests_survive_the_way_through_protobuf(values):
     assert dataclasses.replace(got, input=plain(got.input)) == request
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.EmbedRequest)}))
 def test_embed_requests_survive_the_way_through_protobuf(values):
     request = api.EmbedRequest(**values)
@@ -98,7 +99,7 @@ def test_embed_requests_survive_the_way_through_protobuf(values):
     assert dataclasses.replace(got, inputs=[plain(one) for one in got.inputs]) == request
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.ClassifyRequest)}))
 def test_classify_requests_survive_the_way_through_protobuf(values):
     request = api.ClassifyRequest(**values)
@@ -107,7 +108,7 @@ def test_classify_requests_survive_the_way_through_protobuf(values):
     assert dataclasses.replace(got, inputs=[plain(one) for one in got.inputs]) == request
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.ScoreRequest)}))
 def test_score_requests_survive_the_way_through_protobuf(values):
     request = api.ScoreRequest(**values)

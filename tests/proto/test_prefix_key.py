@@ -3,8 +3,9 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.proto.prefix_key import NO_PARENT, Placeholders, block_contents, prefix_key, root_content
 
@@ -62,7 +63,7 @@ def placed(pieces):
     return found
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(PIECES, PIECES)
 def test_different_placeholders_never_make_one_content(some, others):
     mine, theirs = placed(some), placed(others)

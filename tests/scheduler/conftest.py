@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import zmq
+from parts.clock import GUARD
 
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.loop import SchedulerLoop
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from loop_peers import WAIT, Peers
+from loop_peers import Peers
 from stepped_core import FACTS, Engine
 
 
@@ -37,9 +38,8 @@ def peers(request, tmp_path) -> Iterator[Peers]:
         workers_address=peers.workers_address,
         max_num_seqs=8,
         max_num_batched_tokens=32,
-        frontend_lease_seconds=1.5,
         audit_interval_steps=1,
-        **getattr(request, "param", {}),
+        **{"frontend_lease_seconds": GUARD, "step_timeout_seconds": GUARD, **getattr(request, "param", {})},
     )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     peers.loop = loop = SchedulerLoop(config, context)
@@ -47,7 +47,6 @@ def peers(request, tmp_path) -> Iterator[Peers]:
     thread.start()
     yield peers
     loop.stop()
-    thread.join(WAIT)
-    assert not thread.is_alive()
+    thread.join()
     peers.close()
     context.term()

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import zmq
+from parts.clock import GUARD
 
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import GroupFacts, Ready, StepPlan, StepResult, Welcomed, WorkerHello
@@ -17,7 +18,7 @@ from quire.proto.transport.channel import Dealer, ipc_address
 from quire.proto.transport.wire import ints, plan_decoder, scheduler_decoder
 from quire.scheduler.loop import SchedulerLoop
 
-WAIT = 10.0
+WAIT = GUARD
 FACTS = ModelFacts(
     max_model_len=64,
     vocab_size=100,

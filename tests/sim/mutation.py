@@ -4,14 +4,18 @@
 """
 
 import argparse
+import os
+import runpy
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 HERE = Path(__file__).parent
 AUDIT_EVERY = 8
@@ -48,7 +52,7 @@ class Verdict:
 
 def plant(mutant: Mutant, folder: Path) -> None:
     """Make `folder` a copy of the scheduler with this bug. Raises `StaleMutant`."""
-    shutil.copytree(SCHEDULER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SCHEDULER, folder)  # with bytecode, valid by the files' times
     path = folder / mutant.file
     text = path.read_text()
     if text.count(mutant.old) != 1:
@@ -59,19 +63,54 @@ def plant(mutant: Mutant, folder: Path) -> None:
     path.write_text(text.replace(mutant.old, mutant.new))
 
 
-def hunt(mutant: Mutant, seeds: range, num_events: int = 2000, timeout: float = 600.0) -> Verdict:
-    """Run the simulator on the mutant until a seed fails. Raises `TimeoutExpired` on a hang."""
+def hunt(mutant: Mutant, seeds: range, num_events: int = 2000) -> Verdict:
+    """Run the simulator on the mutant until a seed fails: in a fork of this process, which has imported the rest."""
+    words = [
+        "--seeds",
+        f"{seeds.start}..{seeds.stop}",
+        "--audit-every",
+        str(AUDIT_EVERY),
+        "--groups",
+        str(mutant.groups),
+    ]
+    words += ["--events", str(num_events), *(["--images"] if mutant.images else [])]
+    words += ["--windows"] if mutant.windows else []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "scheduler"
         plant(mutant, folder)
-        command = [sys.executable, str(HERE / "run.py"), "--scheduler", str(folder), "--events", str(num_events)]
-        command += ["--seeds", f"{seeds.start}..{seeds.stop}", "--audit-every", str(AUDIT_EVERY)]
-        command += ["--groups", str(mutant.groups), *(["--images"] if mutant.images else [])]
-        command += ["--windows"] if mutant.windows else []
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-    lines = (done.stdout + done.stderr).strip().splitlines()
+        heard, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _simulate(["--scheduler", str(folder), *words], told)
+        os.close(told)
+        try:
+            with os.fdopen(heard) as output:
+                lines = output.read().strip().splitlines()
+        except BaseException:
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            _, status = os.waitpid(child, 0)
     last_line = lines[-1] if lines else ""
-    return Verdict(done.returncode == 1 and last_line.startswith("seed "), last_line)
+    return Verdict(os.waitstatus_to_exitcode(status) == 1 and last_line.startswith("seed "), last_line)
+
+
+def _simulate(words: list[str], told: int) -> NoReturn:
+    """What `run.py` does with another scheduler than this process has imported; its words go to a descriptor."""
+    code = 2
+    try:
+        os.dup2(told, 1)
+        os.dup2(told, 2)
+        sys.stdout = sys.stderr = os.fdopen(told, "w")
+        for name, module in list(sys.modules.items()):
+            if name.startswith("quire.scheduler") or (getattr(module, "__file__", "") or "").startswith(str(HERE)):
+                del sys.modules[name]
+        code = runpy.run_path(str(Path(__file__).with_name("run.py")))["main"](words)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def _try(mutant: Mutant, seeds: range, num_events: int) -> Verdict:

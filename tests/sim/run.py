@@ -7,6 +7,7 @@ import argparse
 import importlib.util
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -21,7 +22,7 @@ def use_scheduler(folder: str) -> None:
     spec.loader.exec_module(package)
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int)
@@ -35,7 +36,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print every event")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument("--scheduler", help="folder of another scheduler package")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     if args.scheduler:
         use_scheduler(args.scheduler)
     from world import World  # after use_scheduler

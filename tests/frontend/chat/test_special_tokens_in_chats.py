@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.frontend.text.special_token_escape import (
     ESCAPE_CHARS,
@@ -21,7 +22,7 @@ SHREDS = ["<|", "end", "|>", "<", "|", "a", " ", "turn|>", "<|end|>", "é"]
 HOSTILE = st.lists(st.sampled_from(SHREDS), max_size=12).map("".join)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(contents=st.lists(HOSTILE, min_size=1, max_size=4), role=HOSTILE.filter(lambda text: 1 <= len(text) <= 64))
 def test_special_tokens_in_messages_are_text_and_nothing_is_lost(text_tokenizer, contents, role):
     """The template joins contents directly, so that neighbours could complete each other's special tokens."""
@@ -54,7 +55,7 @@ def test_special_tokens_in_tools_calls_and_kwargs_are_text(text_tokenizer, filte
     assert text.translate(originals).count(bad) >= 14
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(text=HOSTILE)
 def test_special_tokens_in_a_text_prompt_are_text(text_tokenizer, text):
     ids = text_tokenizer.encode(text)

@@ -16,6 +16,7 @@ from quire.proto.messages.params import ParameterError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
+from parts.clock import GUARD
 from rendering import HI, made, rendered
 
 
@@ -49,15 +50,15 @@ def test_what_never_ends_or_takes_all_memory_costs_only_its_own_request():
         template = made(source, seconds=0.5)
         try:
             await template.start()
-            wanted = [Chat([ChatMessage("user", text)]) for text in ("time", "hi", "room", "hi", "time", "time", "hi")]
+            wanted = [Chat([ChatMessage("user", text)]) for text in ("time", "hi", "room", "hi", "time", "hi")]
             jobs = [rendered(template, chat) for chat in wanted]
             return await asyncio.gather(*jobs, return_exceptions=True)
         finally:
             await template.close()
 
     results = asyncio.run(main())
-    assert [getattr(one, "text", "") for one in results] == ["", "fine", "", "fine", "", "", "fine"]
-    assert all(isinstance(results[index], ParameterError) for index in (0, 2, 4, 5))
+    assert [getattr(one, "text", "") for one in results] == ["", "fine", "", "fine", "", "fine"]
+    assert all(isinstance(results[index], ParameterError) for index in (0, 2, 4))
     assert "0.5 s" in str(results[0])
 
 
@@ -95,7 +96,7 @@ def test_chats_at_once_start_the_other_process_and_do_without_it_where_it_cannot
             for _ in range(2):
                 told = await asyncio.gather(*(rendered(template, Chat(HI)) for _ in range(8)))
                 assert {one.text for one in told} == {"fine"}
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(GUARD):
                 while len(children()) < num_processes:
                     await asyncio.sleep(0.01)
         finally:

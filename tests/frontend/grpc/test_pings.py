@@ -28,7 +28,14 @@ def test_the_library_knows_every_option_that_is_set():
     assert [name for name, _ in options if name.encode() not in library] == []
 
 
+def test_a_server_allows_pings_as_often_as_clients_of_many_kinds_send_them():
+    """More often than the library's five minutes: without this it takes a silent call's pings for an attack."""
+    config = FrontendConfig(scheduler_address="ipc://s", model="m", served_model_names=("m",))
+    assert dict(_options(config, 1))["grpc.http2.min_ping_interval_without_data_ms"] < PING_SECONDS * 1000
+
+
 @pytest.mark.integration
+@pytest.mark.thorough
 def test_a_call_that_waits_long_is_answered_though_its_client_pings(serving):
     async def main():
         async with serving() as s:

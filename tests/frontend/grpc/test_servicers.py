@@ -178,8 +178,7 @@ def test_health_follows_the_scheduler_and_the_workers(serving):
                 s.scheduler.change(state)
                 await s.until(lambda state=state: s.server.scheduler.state == state)
                 assert await now() == expected
-            s.scheduler.muted = True
-            await s.until(lambda: s.server.scheduler.state == "lost")
+            await s.lose()
             assert sum((await now()).values()) == 0
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.Check(health_pb2.HealthCheckRequest(service="nobody"))
@@ -249,7 +248,7 @@ def test_other_threads_run_while_a_long_text_is_encoded(model_dir):
     while encoder.is_alive():
         encoder.join(0.001)
         turns += 1
-    assert turns > 50
+    assert turns > 5  # one, if the library kept everybody out meanwhile
 
 
 @pytest.mark.parametrize("logprobs", [0, None])

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 from google.protobuf.message import Message
+from parts.clock import GUARD
 
 from quire.proto.generated import quire_pb2 as pb
 
@@ -52,7 +53,7 @@ def more_room(num_bytes: int, stream: int = 1) -> bytes:
 
 async def read_until(reader: asyncio.StreamReader, awaited: bytes) -> None:
     received = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD):
         while awaited not in received:
             received += await reader.read(1 << 16)
 

@@ -4,6 +4,8 @@ import asyncio
 import ssl
 from dataclasses import dataclass
 
+from parts.clock import GUARD
+
 USER, BOSS = "user-key-1234", "boss-key-1234"
 
 
@@ -22,7 +24,7 @@ async def raw(port: int, request: bytes, context: ssl.SSLContext | None = None) 
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     try:
         writer.write(request)
-        head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode("latin-1").split("\r\n")
+        head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), GUARD)).decode("latin-1").split("\r\n")
         headers = [(key.lower(), value.strip()) for key, _, value in (line.partition(":") for line in head[1:] if line)]
         length = int(dict(headers).get("content-length", 0))
         body = b"" if request.startswith(b"HEAD") else await reader.readexactly(length)

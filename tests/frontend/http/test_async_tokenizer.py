@@ -6,6 +6,7 @@ import threading
 
 import psutil
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.text import async_tokenizer
@@ -77,7 +78,7 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
             leaving = asyncio.create_task(mine.ids(EncodeText(True), text, "text"))
             await asyncio.sleep(0.3)
             leaving.cancel()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(GUARD):
                 while child.poll() is None:
                     await asyncio.sleep(0.01)
                 ids = await mine.ids(EncodeTemplate({}), "<|end|> hello world", "text")
@@ -93,7 +94,7 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
 def test_a_process_that_fails_by_itself_is_answered_503_to_be_sent_again(web, monkeypatch, signum, said):
     monkeypatch.setattr(async_tokenizer, "LONG_CHARS", 10)
     monkeypatch.setattr(async_tokenizer, "SHORT_CHARS", 0)
-    monkeypatch.setattr(async_tokenizer, "SECONDS", 0.2)
+    monkeypatch.setattr(async_tokenizer, "SECONDS", GUARD if signum == signal.SIGKILL else 0.2)
 
     async def main():
         async with web() as w:

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.proto.api import GenerateRequest
@@ -33,14 +34,14 @@ def test_a_large_body_is_looked_into_in_threads_of_its_own_and_a_small_one_where
 def test_heavy_bodies_leave_metrics_and_answers_their_threads(web, monkeypatch):
     """Every thread of theirs is busy; nothing else waits."""
     release = threading.Event()
-    monkeypatch.setattr("quire.frontend.http.body.scan", lambda *args, **kwargs: release.wait(30))
+    monkeypatch.setattr("quire.frontend.http.body.scan", lambda *args, **kwargs: release.wait(GUARD))
 
     async def main():
         async with web() as w:
             w.answers([70])
             heavy = [asyncio.create_task(w.complete(prompt="x " * LARGE_BYTES)) for _ in range(20)]
             await asyncio.sleep(0.1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(GUARD):
                 assert (await w.client.get("/metrics")).status_code == 200
                 generation = await w.serving.client.generate(GenerateRequest(input="x", logprobs=1, max_tokens=1))
                 assert generation.outputs[0].logprobs is not None
@@ -59,9 +60,10 @@ def _refuse() -> None:
 
 
 def test_a_client_that_leaves_frees_the_thread_that_looks_into_its_body(web, monkeypatch):
-    stopped = []
+    begun, stopped = [], []
 
     def look(raw, field, is_stopped):
+        begun.append(field)
         while not is_stopped():
             time.sleep(0.001)
         stopped.append(field)
@@ -72,7 +74,7 @@ def test_a_client_that_leaves_frees_the_thread_that_looks_into_its_body(web, mon
             with monkeypatch.context() as patched:
                 patched.setattr("quire.frontend.http.body.scan", look)
                 leaving = asyncio.create_task(w.complete(prompt="x" * LARGE_BYTES))
-                await asyncio.sleep(0.2)
+                await w.until(lambda: bool(begun))
                 leaving.cancel()
                 await w.until(lambda: bool(stopped))
             answer = await w.complete(prompt="x" * LARGE_BYTES, truncate_prompt_tokens=3, max_tokens=1)

@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import grpc.aio
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.limits.byte_budget import SMALL_BYTES, SMALL_SHARE, Body, ByteBudget, current_body
 from quire.proto.api import RequestError
@@ -113,7 +114,7 @@ def test_a_sender_that_promises_much_and_sends_little_cannot_keep_others_out(web
             answer = await w.client.post("/tokenize", json={"prompt": "a " * (LARGE // 2)})
             assert answer.status_code == 200
             assert len(answer.json()["tokens"]) == answer.json()["count"]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(GUARD):
                 first = await asyncio.wait(
                     [asyncio.ensure_future(reader.readuntil(b"\r\n\r\n")) for reader, _ in slow],
                     return_when=asyncio.FIRST_COMPLETED,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.http import connection
@@ -45,7 +46,7 @@ async def listening(**changes: object) -> AsyncIterator[tuple[HttpListener, sock
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD):
         while not condition():
             await asyncio.sleep(0.002)
 
@@ -150,7 +151,7 @@ def test_renewing_leases_does_not_stop_what_was_begun_meanwhile(tmp_path, monkey
         background.start(make("a"))
         await renewing.wait()
         background.start(make("b"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(GUARD):
             while "b" not in background._leased:
                 await asyncio.sleep(0.001)
             renewing.clear()

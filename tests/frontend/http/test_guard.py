@@ -19,6 +19,7 @@ from quire.proto.client import AsyncClient
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from guarded_server import BOSS, USER, ask, raw
+from parts.clock import GUARD
 
 ODD = "canary-odd-key"
 
@@ -139,7 +140,7 @@ def test_keys_replaced_while_it_runs_count_at_both_doors(guarded, keys):
         fresh = Path(f"{keys['api_key_file']}.new")
         fresh.write_text("fresh-key-1234")
         os.replace(fresh, str(keys["api_key_file"]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(GUARD):
             while (await ask(port, "/v1/models", key="fresh-key-1234")).status == 401:
                 pass
         assert (await ask(port, "/v1/models", key=USER)).status == 401

@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 
 import pytest
+from parts.clock import GUARD
 
 BODY = b'{"prompt": "x"}'
 
@@ -81,7 +82,7 @@ def test_slow_headers_are_408_and_an_idle_connection_is_closed_without_a_word(we
             slow = await w.raw(b"GET /health HTTP/1.1\r\nHos")
             assert (slow.status, slow.error["code"]) == (408, "request_timeout")
             reader, writer = await w.connect()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(GUARD):
                 assert await reader.read() == b""
             writer.close()
 
@@ -126,7 +127,7 @@ def test_a_client_that_sends_all_before_it_reads_sees_why_its_body_was_not_taken
         async with web(wait=False) as w:
 
             def ask():
-                connection = http.client.HTTPConnection(w.client.base_url.netloc.decode(), timeout=60)
+                connection = http.client.HTTPConnection(w.client.base_url.netloc.decode(), timeout=GUARD)
                 headers = {"content-type": "application/json", "connection": "close"}
                 connection.request("POST", path, json.dumps({"input": "a" * (10 << 20)}), headers)
                 answer = connection.getresponse()
@@ -212,7 +213,7 @@ def test_an_offer_of_http_2_is_passed_over_and_the_connection_stays_usable(web):
             reader, writer = await w.connect()
             for _ in range(2):
                 writer.write(post(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(GUARD):
                     head = await reader.readuntil(b"\r\n\r\n")
                     assert head.startswith(b"HTTP/1.1 200")
                     size = int(next(line for line in head.split(b"\r\n") if b"content-length" in line).split()[1])
@@ -248,7 +249,7 @@ def test_connections_beyond_the_bound_are_503_while_all_are_busy(web):
             for submit in w.scheduler.submits:
                 w.scheduler.answer(submit.number, [70])
             for reader, writer in busy:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(GUARD):
                     assert (await reader.readline()).startswith(b"HTTP/1.1 200")
                 writer.close()
 
@@ -268,7 +269,7 @@ def test_the_connection_that_was_silent_longest_makes_room(web, opening):
                 await asyncio.sleep(0.05)
             probe = await w.connect()
             probe[1].write(VERSION)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(GUARD):
                 assert (await probe[0].readline()).startswith(b"HTTP/1.1 200")
                 with suppress(ConnectionResetError):
                     await silent[0][0].read()

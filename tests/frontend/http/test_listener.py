@@ -7,6 +7,7 @@ import socket
 
 import msgspec
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend import ready_file
 from quire.frontend.http import listener
@@ -47,7 +48,7 @@ def test_a_supervisor_that_cannot_be_told_is_logged_when_that_begins_and_when_it
         written._write = lambda: (writes.append(1), write())
         keeping = asyncio.create_task(written.keep())
         folder.rename(gone)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(GUARD):
             while len(writes) < 3:
                 await asyncio.sleep(0.001)
             gone.rename(folder)

@@ -6,6 +6,7 @@ import socket
 
 import httpx
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.http import sse
 
@@ -62,9 +63,9 @@ def test_a_stream_that_waits_is_kept_open_by_comments(web, monkeypatch):
             number = (await w.scheduler.submitted()).number
             w.scheduler.outputs(number, [(0, 0, 70)])
             for _ in range(3):
-                await asyncio.wait_for(reader.readuntil(sse.COMMENT), 10)
+                await asyncio.wait_for(reader.readuntil(sse.COMMENT), GUARD)
             w.scheduler.outputs(number, [(0, 1, 71)], [w.scheduler.finish(number, 2)])
-            rest = await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 10)
+            rest = await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), GUARD)
             assert b"data: [DONE]" in rest
             await asyncio.sleep(0.5)
             assert not reader._buffer  # nothing follows the end
@@ -140,7 +141,7 @@ def test_a_drain_lets_streams_end_and_answers_new_requests_with_503(web, read_it
                     return True
                 return False
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(GUARD):
                 while not await closed():
                     await asyncio.sleep(0.01)
 

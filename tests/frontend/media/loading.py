@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from image_files import picture, saved
+from parts.clock import GUARD
 from PIL import Image
 
 from quire.frontend.media.families.qwen import QwenImages
@@ -56,7 +57,7 @@ class Loading:
     async def load(
         self,
         *images: bytes | str | ImagePart | VideoPart,
-        seconds: float = 60,
+        seconds: float = GUARD,
         max_tokens: int | None = None,
         family: QwenImages = FAMILY,
         **owner: str,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from parts.examples import examples
 from PIL import ExifTags, Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -93,7 +94,7 @@ def patches(values: np.ndarray) -> np.ndarray:
     return np.repeat(squares[:, :, :, :, :, None], 2, axis=5).reshape(rows * columns, -1)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(1, 500), st.integers(1, 500), st.sampled_from(sorted(FORMATS_OF_MODE)), st.integers(0, 5))
 @example(1, 1, "RGB", 0)
 @example(1, 200, "RGB", 1)
@@ -128,6 +129,7 @@ def test_what_is_transparent_is_over_white(file: Path, mode: str) -> None:
     assert not np.array_equal(found, pixels(saved(clear.convert("RGB")), file))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 def test_images_are_upright_by_exif(file: Path, orientation: int, format: str) -> None:
@@ -193,6 +195,7 @@ def test_a_file_cut_at_any_kilobyte_is_refused(file: Path, format: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(40))
 def test_damaged_files_get_an_answer_and_never_an_exception(file: Path, seed: int) -> None:
     corrupt = random.Random(seed)

@@ -178,6 +178,7 @@ def test_a_file_that_is_cut_anywhere_is_refused(file: Path, kind: str) -> None:
         assert "send" in refused(data[:size], file), size
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("kind", CODECS)
 @pytest.mark.parametrize("seed", range(8))
 def test_damaged_files_get_an_answer_and_never_an_exception(file: Path, kind: str, seed: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.media import fetch
 from quire.frontend.media.fetch import WebFetcher
@@ -25,7 +26,9 @@ IMAGE = b"\x89PNG of pixels"
 Work = Callable[[WebFetcher], Awaitable[None]]
 
 
-def fetching(work: Work, domains: Sequence[str], seconds: float = 60.0, num_fetches: int = 2, most: int = MOST) -> None:
+def fetching(
+    work: Work, domains: Sequence[str], seconds: float = GUARD, num_fetches: int = 2, most: int = MOST
+) -> None:
     async def main() -> None:
         fetcher = WebFetcher(domains, most, seconds, num_fetches)
         try:
@@ -61,7 +64,7 @@ class Gate:
 
 async def refusal(fetcher: WebFetcher, url: str) -> str:
     with pytest.raises(MediaRefused) as caught:
-        await fetcher.fetch(url, 60)
+        await fetcher.fetch(url, GUARD)
     return str(caught.value)
 
 
@@ -70,9 +73,9 @@ def test_an_image_of_an_allowed_host_comes_back_whole() -> None:
     image = bytes(range(256)) * (MOST >> 8)
 
     async def work(fetcher: WebFetcher) -> None:
-        assert await fetcher.fetch(f"http://images.example:{server.port}/a.png", 60) == image
+        assert await fetcher.fetch(f"http://images.example:{server.port}/a.png", GUARD) == image
         assert "at most" in await refusal(fetcher, f"http://images.example:{server.port}/b.png")
-        assert await fetcher.fetch(f"http://images.example:{server.port}/a.png", 60) == image
+        assert await fetcher.fetch(f"http://images.example:{server.port}/a.png", GUARD) == image
         assert len(children()) == 1, "others are started when these are busy"
 
     def script(connection: socket.socket) -> None:
@@ -90,7 +93,7 @@ def test_authorities_are_those_of_the_servers_environment(
     context = server_tls(**files(authority.sign("server"))).http_ssl_context()
 
     async def work(fetcher: WebFetcher) -> None:
-        assert await fetcher.fetch(f"https://localhost:{server.port}/a.png", 60) == IMAGE
+        assert await fetcher.fetch(f"https://localhost:{server.port}/a.png", GUARD) == IMAGE
 
     with WebServer(page(IMAGE), context) as server:
         fetching(work, [f"localhost:{server.port}"])
@@ -133,9 +136,9 @@ def test_few_are_fetched_at_once_and_the_others_wait_in_order() -> None:
         urls = [f"http://images.example:{server.port}/{number}" for number in range(6)]
         fetches = []
         for url in urls[:2]:
-            fetches.append(asyncio.create_task(fetcher.fetch(url, 60)))
+            fetches.append(asyncio.create_task(fetcher.fetch(url, GUARD)))
             await gate.reached(len(fetches))
-        fetches += [asyncio.create_task(fetcher.fetch(url, 60)) for url in urls[2:]]
+        fetches += [asyncio.create_task(fetcher.fetch(url, GUARD)) for url in urls[2:]]
         for num_done in range(1, 5):
             gate.permits.release()
             while len(server.heads) < num_done + 2:
@@ -156,14 +159,14 @@ def test_who_gets_no_turn_in_time_is_refused_as_overload() -> None:
 
     async def work(fetcher: WebFetcher) -> None:
         url = f"http://images.example:{server.port}/a.png"
-        first = asyncio.create_task(fetcher.fetch(url, 60))
+        first = asyncio.create_task(fetcher.fetch(url, GUARD))
         await gate.reached(1)
         with pytest.raises(RequestError, match="1 files are being fetched here") as caught:
             await fetcher.fetch(url, 0.1)
         assert (caught.value.reason, caught.value.retryable) == ("QUEUE_FULL", True)
         gate.permits.release(2)
         assert await first == IMAGE
-        assert await fetcher.fetch(url, 60) == IMAGE
+        assert await fetcher.fetch(url, GUARD) == IMAGE
 
     with WebServer(gate) as server:
         fetching(work, [f"images.example:{server.port}"], num_fetches=1)
@@ -175,10 +178,10 @@ def test_a_child_that_is_killed_costs_its_own_fetch_alone() -> None:
 
     async def work(fetcher: WebFetcher) -> None:
         url = f"http://images.example:{server.port}/a.png"
-        first = asyncio.create_task(fetcher.fetch(url, 60))
+        first = asyncio.create_task(fetcher.fetch(url, GUARD))
         await gate.reached(1)
         (victim,) = children()
-        second = asyncio.create_task(fetcher.fetch(url, 60))
+        second = asyncio.create_task(fetcher.fetch(url, GUARD))
         await gate.reached(2)
         victim.kill()
         with pytest.raises(RequestError, match="killed by SIGKILL") as caught:
@@ -186,7 +189,7 @@ def test_a_child_that_is_killed_costs_its_own_fetch_alone() -> None:
         assert (caught.value.reason, caught.value.retryable) == ("RECOVERING", True)
         gate.permits.release(3)
         assert await second == IMAGE
-        assert await fetcher.fetch(url, 60) == IMAGE
+        assert await fetcher.fetch(url, GUARD) == IMAGE
 
     with WebServer(gate) as server:
         fetching(work, [f"images.example:{server.port}"])
@@ -198,14 +201,14 @@ def test_a_caller_who_leaves_ends_the_child_and_gives_the_turn_back() -> None:
 
     async def work(fetcher: WebFetcher) -> None:
         url = f"http://images.example:{server.port}/a.png"
-        leaving = asyncio.create_task(fetcher.fetch(url, 60))
+        leaving = asyncio.create_task(fetcher.fetch(url, GUARD))
         await gate.reached(1)
         (child,) = children()
         leaving.cancel()
         while psutil.pid_exists(child.pid):
             await asyncio.sleep(0.005)
         gate.permits.release(2)
-        assert await fetcher.fetch(url, 60) == IMAGE
+        assert await fetcher.fetch(url, GUARD) == IMAGE
 
     with WebServer(gate) as server:
         fetching(work, [f"images.example:{server.port}"], num_fetches=1)
@@ -219,9 +222,10 @@ def test_a_resolver_or_a_server_that_hangs_is_left_in_time(monkeypatch: pytest.M
     async def work(fetcher: WebFetcher) -> None:
         for host in ("stuck.example", "images.example"):
             with pytest.raises(TimeoutError, match=r"was not fetched within 0\.3 s; send the bytes"):
-                await fetcher.fetch(f"http://{host}:{server.port}/a.png", 60)
+                await fetcher.fetch(f"http://{host}:{server.port}/a.png", GUARD)
         gate.permits.release(2)
-        assert await fetcher.fetch(f"http://images.example:{server.port}/a.png", 60) == IMAGE
+        fetcher._seconds = GUARD
+        assert await fetcher.fetch(f"http://images.example:{server.port}/a.png", GUARD) == IMAGE
 
     with WebServer(gate) as server:
         domains = [f"stuck.example:{server.port}", f"images.example:{server.port}"]
@@ -241,7 +245,7 @@ def test_an_answer_that_takes_all_memory_breaks_its_own_child_alone(monkeypatch:
     async def work(fetcher: WebFetcher) -> None:
         url = f"http://images.example:{server.port}"
         assert "broke the process" in await refusal(fetcher, f"{url}/bomb.png")
-        assert await fetcher.fetch(f"{url}/a.png", 60) == IMAGE
+        assert await fetcher.fetch(f"{url}/a.png", GUARD) == IMAGE
 
     with WebServer(script) as server:
         fetching(work, [f"images.example:{server.port}"], num_fetches=1, most=1 << 20)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.media.fetch_child import DONE, LATE, REFUSED, FetchJob, FetchSetup, prepare
 from quire.frontend.media.public_address import Address, is_public
@@ -28,7 +29,7 @@ PLAIN = b"HTTP/1.1 200 OK\r\n\r\n"
 def fetch(
     server: WebServer,
     url: str = "http://images.example/a.png?b=c",
-    seconds: float = 60.0,
+    seconds: float = GUARD,
     ca_file: str | None = None,
     resolve: Callable[[str], list[Address]] = lambda host: [LOOPBACK],
     **judge: Callable[[Address], bool],
@@ -120,7 +121,7 @@ def test_a_body_without_end_is_left_when_it_is_too_large(head: bytes) -> None:
 
     with WebServer(script) as server:
         assert fetch(server) == REFUSED + b"has more than 1000 bytes; send a smaller one"
-        assert server.ended.wait(60)
+        assert server.ended.wait(GUARD)
 
 
 def drop_by_drop(begin: bytes, drop: bytes) -> Script:
@@ -141,11 +142,11 @@ def drop_by_drop(begin: bytes, drop: bytes) -> Script:
 def test_a_server_that_sends_drop_by_drop_does_not_get_more_time(script: Script) -> None:
     with WebServer(script) as server:
         assert fetch(server, seconds=0.3) == LATE
-        assert server.ended.wait(60)
+        assert server.ended.wait(GUARD)
 
 
 def test_a_server_that_never_answers_or_never_greets_is_left() -> None:
-    with WebServer(lambda connection: time.sleep(60)) as server:
+    with WebServer(lambda connection: time.sleep(GUARD)) as server:
         assert fetch(server, seconds=0.2) == LATE
         assert fetch(server, "https://localhost/", seconds=0.2) == LATE
 

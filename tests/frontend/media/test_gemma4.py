@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from parts.examples import examples
 from PIL import Image
 from transformers.models.gemma4.image_processing_pil_gemma4 import (
     Gemma4ImageProcessorPil,
@@ -72,7 +73,7 @@ def picture(height: int, width: int) -> Image.Image:
 @example(4, 330, (4, 3, 70))
 @example(330, 4, (4, 3, 70))
 @example(84, 120, (4, 3, 70))
-@settings(max_examples=60)
+@examples(60)
 def test_pixels_are_those_of_transformers_bit_for_bit(height: int, width: int, sizes: tuple[int, int, int]) -> None:
     patch, merge, budget = sizes
     image, family = picture(height, width), family_of(*sizes)

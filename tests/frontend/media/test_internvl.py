@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from parts.examples import examples
 from PIL import Image
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
@@ -108,7 +109,7 @@ def picture(height: int, width: int) -> Image.Image:
 @example(32, 32, ORACLES[2])
 @example(64, 96, ORACLES[2])
 @example(96, 64, ORACLES[3])
-@settings(max_examples=60)
+@examples(60)
 def test_pixels_are_those_of_transformers_bit_for_bit(height, width, pair) -> None:
     family, processor = pair
     image = picture(height, width)

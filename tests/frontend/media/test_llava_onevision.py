@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from parts.examples import examples
 from PIL import Image
 from transformers import LlavaOnevisionProcessor
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
@@ -136,7 +137,7 @@ def normalised(pixels: bytes, side: int) -> np.ndarray:
 @example(112, 112, ORACLES[1])
 @example(60, 90, ORACLES[3])
 @example(60, 60, ORACLES[3])
-@settings(max_examples=60)
+@examples(60)
 def test_pixels_are_those_of_transformers_bit_for_bit(height, width, pair) -> None:
     """Of the patches that the tower reads: the pixels that are left of a tile are read by nobody."""
     family, oracle = pair

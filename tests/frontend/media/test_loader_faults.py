@@ -16,9 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 from image_files import picture, saved
 from loading import LARGEST, SQUARE, Loading, loading, noise, square, used
+from parts.clock import GUARD
 
 from quire.frontend.media.decode import decode_pool
 from quire.frontend.media.loader import LoadedMedia
+from quire.frontend.sandbox import child_process
 from quire.proto.api import ImagePart, RequestError
 from quire.proto.messages.media import media_file
 
@@ -32,9 +34,10 @@ def test_a_killed_process_is_replaced(tmp_path: Path, when: str) -> None:
             if when == "at work":
                 child.send_signal(signal.SIGSTOP)
                 call = asyncio.create_task(one.fails(noise(2)))
-                while one.source.num_reads < 2:
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0.05)
+                while not one.loader._pool._work:
+                    await asyncio.sleep(0.005)
+                for _ in range(20):
+                    await asyncio.sleep(0)  # until it has been asked, or another one would be
                 child.kill()
                 reason, message = await call
                 assert reason == "RECOVERING"
@@ -63,6 +66,7 @@ def test_an_image_that_takes_too_much_memory_is_refused(tmp_path: Path, monkeypa
 
 def test_an_image_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(decode_pool.SECONDS, "image", 0.02)
+    monkeypatch.setattr(child_process, "IDLE_CHECKS", 1 << 30)  # a busy machine may leave it idle for so little time
 
     async def run() -> None:
         async with loading(tmp_path) as one:
@@ -98,7 +102,7 @@ def test_a_request_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
 def test_the_deadline_holds_for_all_images_together(tmp_path: Path) -> None:
     async def run() -> None:
         async with loading(tmp_path) as one:
-            one.source.seconds = 60.0
+            one.source.seconds = GUARD
             assert (await one.fails(noise(1), noise(2), seconds=0.05))[0] == "DEADLINE"
             one.source.seconds = 0.0
             (await one.load(noise(1))).release()

@@ -18,10 +18,12 @@ from video_files import decoded, pictures, video
 from quire.frontend.media.decode import decode_pool
 from quire.frontend.media.loader import LoadedMedia
 from quire.frontend.media.store import stored_cost
+from quire.frontend.sandbox import child_process
 from quire.proto.api import ImagePart, VideoPart
 from quire.proto.messages.media import media_file
 
 CLIP = video(pictures(40))
+LONG = tuple(saved(frame) for frame in pictures(4, 640, 480)) * 50
 
 
 def test_a_video_is_items_whose_pixels_are_in_files(tmp_path: Path) -> None:
@@ -96,6 +98,7 @@ def test_a_video_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
             (await one.load(VideoPart(data=CLIP))).release()
             assert "up to this one take 24 tokens" in (await one.fails(VideoPart(data=CLIP), max_tokens=15))[1]
             monkeypatch.setitem(decode_pool.SECONDS, "video", 0.02)
+            monkeypatch.setattr(child_process, "IDLE_CHECKS", 1 << 30)  # so little time may pass without any of it
             slow = VideoPart(frames=(noise(1, 1900, 1900),) * 6)
             assert "took more than 0.02 s to decode; send a smaller video" in (await one.fails(slow))[1]
 
@@ -103,11 +106,9 @@ def test_a_video_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_process_that_dies_amid_a_video_leaves_no_file(tmp_path: Path) -> None:
-    frames = tuple(saved(frame) for frame in pictures(200, 640, 480))
-
     async def run() -> None:
         async with loading(tmp_path) as one:
-            call = asyncio.create_task(one.fails(VideoPart(frames=frames)))
+            call = asyncio.create_task(one.fails(VideoPart(frames=LONG)))
             while not any(one.folder.glob("*.part.3")):
                 await asyncio.sleep(0.005)
             one.child().kill()
@@ -127,9 +128,6 @@ def test_a_process_keeps_within_its_memory_and_lets_others_go_first(tmp_path: Pa
             assert one.child().nice() == min(19, psutil.Process().nice() + 5)
 
     asyncio.run(run())
-
-
-LONG = tuple(saved(frame) for frame in pictures(4, 640, 480)) * 50
 
 
 async def begun(one: Loading, clip: VideoPart) -> "asyncio.Task[LoadedMedia]":

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from parts.examples import examples
 from PIL import Image
 from transformers.models.pixtral.image_processing_pil_pixtral import (
     PixtralImageProcessorPil,
@@ -109,7 +110,7 @@ def picture(height: int, width: int) -> Image.Image:
 @example(320, 320, FAMILIES[3])
 @example(16, 48, FAMILIES[3])
 @example(50, 111, FAMILIES[4])
-@settings(max_examples=60)
+@examples(60)
 def test_pixels_are_those_of_transformers_bit_for_bit(height: int, width: int, family: PixtralImages) -> None:
     image, bounds = picture(height, width), {"height": family.max_height, "width": family.max_width}
     processor = PixtralImageProcessorPil(size=bounds, image_mean=MEAN, image_std=STD)

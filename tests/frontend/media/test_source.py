@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.limits.byte_budget import ByteBudget
 from quire.frontend.media.source import Sources
@@ -24,7 +25,7 @@ IMAGE = b"\x89PNG of pixels"
 PIXELS = base64.b64encode(bytes(range(250))).decode()
 
 
-def read(part: ImagePart, seconds: float = 60.0, **opened: object) -> bytes:
+def read(part: ImagePart, seconds: float = GUARD, **opened: object) -> bytes:
     async def main() -> bytes:
         sources = Sources(MOST, **opened)
         try:
@@ -35,7 +36,7 @@ def read(part: ImagePart, seconds: float = 60.0, **opened: object) -> bytes:
     return asyncio.run(main())
 
 
-def read_video(part: VideoPart, seconds: float = 60.0, **opened: object) -> bytes | list[bytes]:
+def read_video(part: VideoPart, seconds: float = GUARD, **opened: object) -> bytes | list[bytes]:
     async def main() -> bytes | list[bytes]:
         sources = Sources(MOST, **opened)
         try:
@@ -191,11 +192,11 @@ def test_a_name_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("loopback")
 def test_what_takes_too_long_is_the_deadline_of_its_field() -> None:
-    with WebServer(lambda connection: time.sleep(60)) as server:
+    with WebServer(lambda connection: time.sleep(GUARD)) as server:
         url = f"http://images.example:{server.port}/a.png"
         with pytest.raises(RequestError, match=r"was not fetched within 0\.2 s") as caught:
             read(ImagePart(url=url), allowed_media_domains=[f"images.example:{server.port}"], fetch_seconds=0.2)
-        opened = {"allowed_media_domains": [f"images.example:{server.port}"], "fetch_seconds": 60}
+        opened = {"allowed_media_domains": [f"images.example:{server.port}"], "fetch_seconds": GUARD}
         with pytest.raises(RequestError, match=r"was not fetched within 0\.3 s"):
             read_video(VideoPart(url=url), video_fetch_seconds=0.3, **opened)
     assert (caught.value.reason, caught.value.field) == ("DEADLINE", FIELD)
@@ -210,10 +211,10 @@ def test_bytes_from_elsewhere_count_as_bytes_of_the_body(tmp_path: Path) -> None
         sources = Sources(MOST, allowed_local_media_path=str(tmp_path))
         budget = ByteBudget(2 * MOST, lambda how: None)
         with budget.body() as body:
-            await sources.read(part, FIELD, 60)
+            await sources.read(part, FIELD, GUARD)
             assert body.size == budget.used == MOST
             with pytest.raises(RequestError, match="bodies of 100000 bytes") as caught:
-                await sources.read(part, FIELD, 60)
+                await sources.read(part, FIELD, GUARD)
             assert caught.value.reason == "QUEUE_FULL"
         assert budget.used == 0
         await sources.close()

@@ -3,6 +3,7 @@
 import asyncio
 import urllib.request
 
+from parts.clock import GUARD
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -25,7 +26,7 @@ async def scrape(server, **headers: str) -> tuple[Page, str]:
     request = urllib.request.Request(f"http://127.0.0.1:{server.http_port}/metrics", headers=headers)
 
     def get() -> tuple[Page, str]:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=GUARD) as answer:
             return Page(answer.read().decode()), answer.headers["content-type"]
 
     return await asyncio.to_thread(get)

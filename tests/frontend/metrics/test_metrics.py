@@ -23,6 +23,7 @@ from quire.proto.metrics.families import SCHEDULER_FAMILIES
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from metrics_page import answer_five, run, scrape
+from parts.clock import GUARD
 
 
 def test_a_request_leaves_its_times_tokens_and_reason(serving):
@@ -179,7 +180,7 @@ def test_a_request_whose_scheduler_is_lost_failed_and_its_unknown_times_are_left
         events = s.client.stream(GenerateRequest(input="x"))
         await anext(events)
         await anext(events)
-        s.scheduler.muted = True
+        await s.lose()
         with pytest.raises(RequestError):
             async for _ in events:
                 pass
@@ -213,7 +214,7 @@ def test_routes_and_methods_are_closed_sets_however_clients_call(serving):
         def get(path: str, method: str = "GET") -> None:
             url = f"http://127.0.0.1:{s.server.http_port}{path}"
             try:
-                urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10).close()
+                urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=GUARD).close()
             except urllib.error.HTTPError as error:
                 error.close()
 
@@ -250,8 +251,7 @@ def test_the_schedulers_figures_are_on_the_page_and_the_page_outlives_the_schedu
         assert page("quire_scheduler_up") == page("quire_engine_ready") == 1
         assert page("quire_requests_running") == 3
         assert page.families["quire_model_info"].samples[0].labels["model_name"] == "tiny"
-        s.scheduler.muted = True
-        await s.until(lambda: s.server.scheduler.state == "lost")
+        await s.lose()
         page, _ = await scrape(s.server)
         assert page("quire_scheduler_up") == page("quire_engine_ready") == 0
         assert ("quire_requests_running", frozenset()) not in page.samples
@@ -268,7 +268,7 @@ def test_openmetrics_is_given_to_those_who_ask(serving):
         request = urllib.request.Request(url, headers={"accept": "application/openmetrics-text; version=1.0.0"})
 
         def get() -> str:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=GUARD) as answer:
                 assert answer.headers["content-type"].startswith("application/openmetrics-text")
                 return answer.read().decode()
 

@@ -96,6 +96,7 @@ def test_every_format_has_its_row():
         assert parser.of([TOOL]).feed(BEGUN[name] + "xx").text == "", name  # it is no prose
 
 
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("name", BEGUN)
 @pytest.mark.parametrize("kind", KINDS)
 def test_calls_that_are_four_times_as_long_take_four_times_as_long(name, kind):
@@ -131,6 +132,7 @@ def thoughts(row: ReasoningFormat) -> dict[str, tuple[str, str]]:
 SPLIT = [row for row in REASONING_FORMATS if not row.is_joint]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
 @pytest.mark.parametrize("kind", thoughts(SPLIT[0]))
 def test_reasoning_does_too(row, kind):

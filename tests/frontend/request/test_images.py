@@ -236,7 +236,7 @@ def test_pixels_stay_until_the_request_ends_however_it_ends(seeing, end):
             elif end == "abort":
                 asking.cancel()
             elif end == "lost":
-                s.scheduler.muted = True
+                await s.lose()
             else:
                 reason = "rejected" if end == "refusal" else "error"
                 error = "QUEUE_FULL" if end == "refusal" else "NUMERICAL"
@@ -255,7 +255,7 @@ def test_a_new_scheduler_gets_the_same_images_whose_pixels_are_still_there(seein
             asking = asyncio.create_task(s.client.generate(request("a", png(), "b")))
             old = await s.scheduler.submitted()
             await s.scheduler.__aexit__()
-            await s.until(lambda: s.server.scheduler.state == "lost")
+            await s.lose()
             async with s.new_scheduler(s.scheduler.address, life="life-2") as second:
                 second.facts = s.scheduler.facts
                 new = await second.submitted()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.sandbox import parent as sandboxes
 from quire.frontend.sandbox.child_process import ChildProcess
@@ -261,17 +262,17 @@ def test_the_child_dies_with_a_frontend_that_is_killed() -> None:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-    psutil.wait_procs([child], timeout=10)
+    psutil.wait_procs([child])
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.usefixtures("modules")
 def test_a_child_that_waits_for_others_is_stopped_by_the_clock() -> None:
     async def work(sandbox: Sandbox) -> None:
-        before = await sandbox.call(b"pid", 10)
+        before = await sandbox.call(b"pid", GUARD)
         with pytest.raises(SandboxTimeout, match=r"after 0\.3 s"):
             await sandbox.call(b"sleep", 0.3)
-        assert await sandbox.call(b"again", 60) == b"ready again"
-        assert await sandbox.call(b"pid", 60) != before
+        assert await sandbox.call(b"again", GUARD) == b"ready again"
+        assert await sandbox.call(b"pid", GUARD) != before
 
     in_sandbox(work, by_clock=True)

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from parts.clock import GUARD
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.security.tls import ServerTls
@@ -139,7 +140,7 @@ class Grpc:
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.secure_channel(f"127.0.0.1:{self.port}", credentials, options=options) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
-            return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)).status
+            return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=GUARD)).status
 
     async def serial(self) -> int:
         """Of the certificate shown to a client that does not look at it."""

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
+from parts.clock import GUARD
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.grpc.key_interceptor import ADMIN, EXEMPT
@@ -39,7 +40,7 @@ def methods() -> list[str]:
 
 async def status_of(channel: grpc.aio.Channel, method: str, *keys: str) -> grpc.StatusCode:
     metadata = [("authorization", f"Bearer {key}") for key in keys]
-    call = channel.unary_stream(method)(b"", metadata=metadata, timeout=5)
+    call = channel.unary_stream(method)(b"", metadata=metadata, timeout=GUARD)
     try:
         await call.read()
     except grpc.aio.AioRpcError as error:
@@ -65,7 +66,7 @@ def test_every_method_but_health_needs_a_key(serving, tmp_path):
             await s.ready()
             for method in methods():
                 for metadata in wrong:
-                    call = channel.unary_stream(method)(b"", metadata=metadata, timeout=5)
+                    call = channel.unary_stream(method)(b"", metadata=metadata, timeout=GUARD)
                     if method in EXEMPT:
                         assert await call.read()
                         call.cancel()
@@ -226,7 +227,7 @@ def test_a_running_server_takes_new_keys_and_forgets_old_ones(serving, tmp_path)
             async with AsyncClient(s.target, USER) as old, AsyncClient(s.target, OTHER) as new:
                 assert (await old.server_info()).state == "ready"
                 replace(path, OTHER)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(GUARD):
                     while not await is_let_in(new):
                         pass
                 with pytest.raises(RequestError):
@@ -252,10 +253,13 @@ def test_neither_keys_nor_prompts_reach_the_log_or_an_error(serving, tmp_path, c
         config = {"api_key_file": str(tmp_path / "keys"), "wait": False}
         async with serving(**config) as s, grpc.aio.insecure_channel(s.target) as channel:
             await s.ready()
+            s.scheduler.script = lambda submit: s.scheduler.outputs(
+                submit.number, [], [s.scheduler.finish(submit.number, 0, "rejected", error="QUEUE_FULL")]
+            )
             for frame in frames:
                 for key in (USER, odd):
                     metadata = [("authorization", f"Bearer {key}")]
-                    call = channel.unary_unary("/quire.v1.Inference/Generate")(frame, metadata=metadata, timeout=5)
+                    call = channel.unary_unary("/quire.v1.Inference/Generate")(frame, metadata=metadata, timeout=GUARD)
                     with pytest.raises(grpc.aio.AioRpcError) as caught:
                         await call
                     told = str(caught.value.details()) + str(caught.value.trailing_metadata())

@@ -18,6 +18,7 @@ from quire.proto.client import AsyncClient
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from certificates import Authority, Grpc, Http, files, server_tls, trusting
+from parts.clock import GUARD
 
 
 def test_a_whole_server_speaks_tls_only(serving, authority):
@@ -111,12 +112,12 @@ def test_a_handshake_that_goes_on_counts_and_makes_room(serving, authority):
             handshaking = [socket.create_connection(("127.0.0.1", s.server.http_port)) for _ in range(3)]
             await s.until(lambda: http.num_connections == 3)  # a quarter of four is gRPC's
             opening = asyncio.open_connection("127.0.0.1", s.server.http_port, ssl=trusting(authority))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(GUARD):
                 reader, writer = await opening
                 writer.write(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             await s.until(lambda: http.num_connections == 3)
-            handshaking[0].settimeout(10)
+            handshaking[0].settimeout(GUARD)
             assert handshaking[0].recv(1) == b""
             writer.close()
             for one in handshaking:

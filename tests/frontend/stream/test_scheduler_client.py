@@ -39,7 +39,7 @@ def test_a_new_scheduler_gets_prompt_and_delivered_tokens_and_the_stream_goes_on
             s.scheduler.outputs(old.number, [(0, i, t) for i, t in enumerate(tokens[:4])])
             await s.until(lambda: len(ids_of(events)) == 4)
             await s.scheduler.__aexit__()
-            await s.until(lambda: s.server.scheduler.state == "lost")
+            await s.lose()
             async with s.new_scheduler(s.scheduler.address, life="life-2", state="starting") as second:
                 await s.until(lambda: s.server.scheduler.state == "starting")
                 with pytest.raises(RequestError, match="starting"):
@@ -67,7 +67,7 @@ def test_a_frontend_that_stood_still_itself_does_not_take_the_scheduler_for_lost
     """A busy machine, or a stop: the beats of that time wait in the socket, or were never due."""
 
     async def main():
-        async with serving() as s:
+        async with serving(lost_after_seconds=0.4) as s:
             reading, events = start_reading(s, GenerateRequest(input="hello", max_tokens=50))
             submit = await s.scheduler.submitted()
             for _ in range(3):
@@ -122,7 +122,7 @@ def test_an_output_ended_by_a_stop_string_ends_even_if_its_scheduler_died(servin
 
 def test_a_scheduler_that_stalled_in_the_same_life_is_told_to_forget_the_old_numbers(serving):
     async def main():
-        async with serving() as s:
+        async with serving(lost_after_seconds=0.4) as s:
             reading, events = start_reading(s, GenerateRequest(input="hello"))
             old = await s.scheduler.submitted()
             s.scheduler.outputs(old.number, [(0, 0, 70)])
@@ -215,8 +215,7 @@ def test_requests_wait_for_the_window_and_then_end_unavailable(serving):
             await s.scheduler.submitted(2)
             s.scheduler.outputs(s.scheduler.submits[0].number, [(0, 0, 70)])
             await s.until(lambda: len(events) == 2)
-            s.scheduler.muted = True
-            await s.until(lambda: s.server.scheduler.state == "lost")
+            await s.lose()
             with pytest.raises(RequestError, match="lost") as caught:
                 await s.client.generate(GenerateRequest(input="x"))
             assert (caught.value.status, caught.value.reason) == ("UNAVAILABLE", "SCHEDULER_LOST")

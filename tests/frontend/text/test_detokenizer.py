@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
@@ -43,7 +44,7 @@ def bytes_of(tokenizer: Tokenizer) -> dict[int, int]:
     return {token: int(text[3:5], 16) for text, token in tokenizer.get_vocab().items() if text.startswith("<0x")}
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(ids=st.lists(st.integers(0, 430), max_size=40), skip=st.booleans())
 def test_byte_level_pieces_join_to_the_full_decode_for_any_token_ids(text_tokenizer, ids, skip):
     detokenizer = text_tokenizer.detokenizer(skip)
@@ -51,7 +52,7 @@ def test_byte_level_pieces_join_to_the_full_decode_for_any_token_ids(text_tokeni
     assert text == text_tokenizer.decode(ids, skip)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(text=ANY_TEXT)
 def test_no_piece_shows_a_part_of_a_character(text_tokenizer, text):
     detokenizer = text_tokenizer.detokenizer(True)
@@ -60,7 +61,7 @@ def test_no_piece_shows_a_part_of_a_character(text_tokenizer, text):
     assert detokenizer.flush() == ""
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(text=ANY_TEXT)
 def test_window_decoding_joins_to_the_full_decode(sentencepiece, text):
     ids = sentencepiece.encode(text).ids
@@ -76,7 +77,7 @@ def windowed(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [*map(detokenizer.push, ids), detokenizer.flush()]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(parts=st.lists(st.sampled_from(["▁", "▁the", "▁fox", "h", "e", "é", "한", "🙂", "\n", " "]), max_size=12))
 def test_characters_of_byte_tokens_and_pieces_join_to_the_full_decode(sentencepiece, parts):
     tokens = [
@@ -89,7 +90,7 @@ def test_characters_of_byte_tokens_and_pieces_join_to_the_full_decode(sentencepi
     assert "".join(windowed(sentencepiece, ids)) == sentencepiece.decode(ids)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     raw=st.lists(st.sampled_from([0x41, 0xED, 0x95, 0x9C, 0xF0, 0x9F, 0x99, 0x82, 0xFF, 0xC3]), max_size=9).map(bytes)
 )

@@ -4,6 +4,8 @@ import asyncio
 import os
 import threading
 
+from parts.clock import GUARD
+
 from quire.frontend.text.encode_threads import GIVING_WAY_CHARS, NICENESS, SHORT_WORK_CHARS, EncodeThreads
 from quire.frontend.text.tokenizer import PIECE, packed
 from quire.proto.api import Chat, ChatMessage, ToolCall
@@ -18,7 +20,7 @@ def test_a_short_text_does_not_wait_behind_long_ones() -> None:
         pool, release = EncodeThreads(1), threading.Event()
         waiting = [pool.run(GIVING_WAY_CHARS, release.wait) for _ in range(3)]
         try:
-            return await asyncio.wait_for(pool.run(10, int, "7"), 20)
+            return await asyncio.wait_for(pool.run(10, int, "7"), GUARD)
         finally:
             release.set()
             await asyncio.gather(*waiting)

@@ -1,8 +1,9 @@
 """Pairs of texts as one prompt, against the library's own encoding of a pair, whole and cut."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 from tiny_classifiers import unigram, wordpiece
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -19,7 +20,7 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)
-@settings(max_examples=60)
+@examples(60)
 @given(first=st.integers(0, 12), second=st.integers(0, 12), keep=st.none() | st.integers(5, 20), left=st.booleans())
 def test_a_pair_is_what_the_library_makes_of_it(kind, first, second, keep, left):
     tokenizer = Tokenizer.from_str(WORDS.to_str())

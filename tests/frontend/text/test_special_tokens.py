@@ -13,13 +13,14 @@ from tokenizers.pre_tokenizers import Metaspace
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
+from parts.examples import share
 from tokenizers_of_chats import FAMILIES, with_tokens
 
 from quire.frontend.text.placeholder_text import PLACEHOLDER, PlaceholderText
 from quire.frontend.text.special_token_escape import ESCAPE_CHARS, EscapeChars, SpecialTokenEscaper
 from quire.frontend.text.tokenizer import TextTokenizer
 
-NUM_RENDERINGS = 80
+NUM_RENDERINGS = share(80)
 CONTENTS = ["<s>", "</s>", "<|end|>", "<|user|>", "[INST]", "end", "<|"]
 ORDINARY = ["<think>", "</think>", "us"]
 TEMPLATES = [*CONTENTS[:6], *CONTENTS[:2], "\n", "\n\n", " ", "user", "the", ": ", "<|", "|>", "<think>", "é"]

@@ -1,8 +1,9 @@
 """Stop strings: the first to complete ends the text, however it was cut into pieces."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.frontend.text.stop_strings import StopMatcher
 
@@ -27,7 +28,7 @@ def run(pieces: list[str], stops: list[str], include: bool) -> tuple[str, str | 
     return shown + matcher.flush(), None
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(
     pieces=st.lists(st.text("ab\n", max_size=4), max_size=12),
     stops=st.lists(st.text("ab\n", min_size=1, max_size=5), min_size=1, max_size=4),

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
+from parts.clock import GUARD
 
 from quire.proto.messages.plans import StepPlan, StepResult, WorkerHello
 from quire.proto.transport.channel import REQUEST_LIMIT_BYTES, Dealer, Router, ipc_address
 from quire.proto.transport.wire import plan_decoder, worker_decoder
 
-WAIT = 10.0
+WAIT = GUARD
 LARGE = bytes(REQUEST_LIMIT_BYTES + 1)
 
 

@@ -63,7 +63,7 @@ asyncio.run(main())
 
 @pytest.mark.integration
 def test_what_is_complete_is_taken_in_few_turns_of_the_loop_however_much_it_is():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) < 60, "a thread that waits leaves more than a hundred completions, one for each turn"
 

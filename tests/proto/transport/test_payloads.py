@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zmq
 import zmq.asyncio
+from parts.clock import GUARD
 
 from quire.proto.messages.message import WireMessage
 from quire.proto.messages.payload import Payload
@@ -17,7 +18,7 @@ from quire.proto.messages.plans import plan_hash
 from quire.proto.transport.channel import AsyncDealer, Dealer, Router, ipc_address
 from quire.proto.transport.wire import Decoder, WireError, encode
 
-WAIT = 10.0
+WAIT = GUARD
 
 
 class Picture(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -3,16 +3,16 @@
 import json
 import random
 import typing
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts import golden
+from parts.examples import examples
 
 from quire.proto.messages import plans, requests
 from quire.proto.transport import wire
 
-GOLDEN = Path(__file__).parents[1] / "golden_messages.json"
 DECODERS = (wire.frontend_decoder, wire.scheduler_decoder, wire.plan_decoder, wire.worker_decoder)
 UNIONS = (requests.FrontendMessage, requests.SchedulerMessage, plans.PlanMessage, plans.WorkerMessage)
 
@@ -20,22 +20,20 @@ UNIONS = (requests.FrontendMessage, requests.SchedulerMessage, plans.PlanMessage
 def test_every_internal_message_has_a_golden_example(examples):
     names = {kind.__name__ for union in UNIONS for kind in typing.get_args(union)}
     assert names == set(examples)
-    assert names == set(json.loads(GOLDEN.read_text()))
+    assert names == set(json.loads(golden.MESSAGES.read_text()))
 
 
 def test_encodings_equal_the_golden_bytes(examples):
-    """A difference is a change of the wire: raise PROTOCOL_VERSION and renew the file knowingly."""
-    golden = json.loads(GOLDEN.read_text())
-    encoded = {name: wire.encode(message) for name, message in examples.items()}
-    assert {name: " ".join(frame.hex() for frame in frames) for name, frames in encoded.items()} == golden
+    """A difference is a change of the wire: raise PROTOCOL_VERSION, and run `tests/parts/golden.py` knowingly."""
+    assert golden.messages(examples.values()).splitlines() == golden.MESSAGES.read_text().splitlines()
 
 
 def test_golden_bytes_decode_to_the_examples(examples):
-    golden = json.loads(GOLDEN.read_text())
+    told = json.loads(golden.MESSAGES.read_text())
     for union, make in zip(UNIONS, DECODERS, strict=True):
         decoder = make()
         for kind in typing.get_args(union):
-            frames = [bytes.fromhex(frame) for frame in golden[kind.__name__].split(" ")]
+            frames = [bytes.fromhex(frame) for frame in told[kind.__name__].split(" ")]
             assert decoder.decode(*frames) == examples[kind.__name__]
 
 
@@ -54,7 +52,7 @@ def test_sampling_parameters_are_checked_when_a_frame_is_decoded(examples):
             wire.frontend_decoder().decode(frame.replace(half, b"\xcb" + bytes.fromhex(bad)))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.binary(max_size=200))
 def test_random_bytes_do_nothing_but_wire_error(data):
     for make in DECODERS:

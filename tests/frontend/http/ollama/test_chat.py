@@ -5,6 +5,7 @@ import json
 
 import ollama
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.http import sse
 from quire.frontend.http.ollama.generation import Answer, as_message
@@ -25,7 +26,7 @@ TOOLS = [
 
 
 def client_of(w) -> ollama.AsyncClient:
-    return ollama.AsyncClient(host=f"http://127.0.0.1:{w.port}", timeout=30, trust_env=False)
+    return ollama.AsyncClient(host=f"http://127.0.0.1:{w.port}", timeout=GUARD, trust_env=False, verify=False)
 
 
 def shown(message: ollama.Message) -> tuple[str, str, list[tuple[str, dict]]]:
@@ -142,7 +143,7 @@ def test_a_stream_that_waits_is_kept_open_by_lines_without_content(web, monkeypa
             w.scheduler.outputs(number, [(0, 0, 70)])
             pieces = [await first]
             while len(pieces) < 4:
-                pieces.append(await asyncio.wait_for(anext(stream), 10))
+                pieces.append(await asyncio.wait_for(anext(stream), GUARD))
             w.scheduler.outputs(number, [(0, 1, 71)], [w.scheduler.finish(number, 2)])
             pieces += [piece async for piece in stream]
             assert [piece.done for piece in pieces] == [False] * (len(pieces) - 1) + [True]

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import ollama
 import pytest
+from parts.clock import GUARD
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ def test_format_and_level_are_those_of_the_checkpoint(web, quantization, form, l
         async with web() as w:
             w.scheduler.facts = msgspec.structs.replace(w.scheduler.facts, quantization=quantization)
             w.scheduler.change("ready")
-            client = ollama.AsyncClient(host=f"http://127.0.0.1:{w.port}", timeout=30, trust_env=False)
+            client = ollama.AsyncClient(host=f"http://127.0.0.1:{w.port}", timeout=GUARD, trust_env=False, verify=False)
             while (details := (await client.list()).models[0].details).quantization_level != level:
                 await asyncio.sleep(0.01)
             assert (await client.show("tiny")).details == details

@@ -9,6 +9,7 @@ import threading
 import msgspec
 import numpy as np
 import pytest
+from parts.clock import GUARD
 
 from quire.frontend.http.answer import STEP_CHARS, json_text
 from quire.frontend.request.pipeline import RequestPipeline
@@ -228,7 +229,7 @@ def test_texts_that_a_ranking_repeats_are_written_beside_the_event_loop(embeddin
         texts = ["hello", '\n"é' * STEP_CHARS]
         for fields in ({"documents": texts}, {"texts": texts, "return_text": True}):
             body = {"query": "a", "truncate_prompt_tokens": 3, **fields}
-            answer = await w.client.post("/rerank", json=body, timeout=60)
+            answer = await w.client.post("/rerank", json=body, timeout=GUARD)
             ranked = answer.json() if "texts" in fields else answer.json()["results"]
             shown = [(one["index"], one.get("document", one)["text"]) for one in ranked]
             assert sorted(shown) == list(enumerate(texts))

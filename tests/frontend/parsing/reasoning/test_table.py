@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.frontend.parsing.formats import AnswerFormat, AnswerFormats, with_reasoning_first
 from quire.frontend.parsing.reasoning.table import REASONING_FORMATS, choose
@@ -126,7 +127,7 @@ def test_a_grammar_begins_behind_the_reasoning_only_where_there_is_any():
 
 @pytest.mark.parametrize("row", [row for row in REASONING_FORMATS if not row.is_joint], ids=lambda row: row.name)
 @pytest.mark.parametrize("inside", [False, True])
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_any_split_of_any_text_gives_the_same(row, inside, data):
     marks = [row.start, row.end, *row.calls, *(row.answer or ()), "Here", "\n", " ", "a", "<", "</", "é"]

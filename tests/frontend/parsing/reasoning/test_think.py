@@ -1,8 +1,9 @@
 """What a model thinks aloud is told apart from its answer, wherever it opens and closes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.frontend.parsing.reasoning.table import choose
 from quire.frontend.parsing.reasoning.think import ThinkParser
@@ -84,7 +85,7 @@ def test_other_marks_split_wherever_they_are_cut(name, written, reasoning, text)
         )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(shreds=SHREDS, inside=st.booleans())
 def test_any_split_of_any_text_gives_the_same(shreds, inside):
     written = "".join(shreds)

@@ -4,8 +4,9 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.frontend.parsing.tools.table import choose
 
@@ -164,31 +165,30 @@ def cut(written: str, size: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "written", "text"), CALLS)
-@pytest.mark.parametrize("whole", [False, True])
-def test_several_calls_with_nested_values_are_found_wherever_they_are_cut(name, written, text, whole):
-    for size in (1, 2, 3, 5, 11, len(written)):
-        found, calls = read(name, cut(written, size), whole)
-        assert (found, [called for called, _ in calls]) == (text, ["get_weather", "f"])
-        assert [json.loads(arguments) for _, arguments in calls] == [NESTED, {}]
-    for at in range(len(written)):
-        assert read(name, [written[:at], written[at:]], whole) == (found, calls)
+def test_several_calls_with_nested_values_are_found_wherever_they_are_cut(name, written, text):
+    for whole in (False, True):
+        for size in (1, 2, 3, 5, 11, len(written)):
+            found, calls = read(name, cut(written, size), whole)
+            assert (found, [called for called, _ in calls]) == (text, ["get_weather", "f"])
+            assert [json.loads(arguments) for _, arguments in calls] == [NESTED, {}]
+        for at in range(len(written)):
+            assert read(name, [written[:at], written[at:]], whole) == (found, calls)
 
 
 @pytest.mark.parametrize(("name", "written", "text"), CALLS)
-@pytest.mark.parametrize("called", ["mcp.tools.get", "ns:tools/get-2", "wetter_für_東京", "7"])
-def test_a_function_has_any_name_that_a_request_may_give_it(name, written, text, called):
-    written = written.replace("get_weather", called)
-    names = frozenset({called, "f"})
-    found, calls = read(name, [written], names=names)
-    assert (found, [one for one, _ in calls]) == (text, [called, "f"])
-    assert read(name, list(written), names=names) == (found, calls)
+def test_a_function_has_any_name_that_a_request_may_give_it(name, written, text):
+    for called in ("mcp.tools.get", "ns:tools/get-2", "wetter_für_東京", "7"):
+        renamed, names = written.replace("get_weather", called), frozenset({called, "f"})
+        found, calls = read(name, [renamed], names=names)
+        assert (found, [one for one, _ in calls]) == (text, [called, "f"])
+        assert read(name, list(renamed), names=names) == (found, calls)
 
 
 @pytest.mark.parametrize(("name", "written"), NONE)
-@pytest.mark.parametrize("whole", [False, True])
-def test_what_is_no_call_is_text_to_the_last_character(name, written, whole):
-    for size in (1, 2, 3, len(written)):
-        assert read(name, cut(written, size), whole) == (written, [])
+def test_what_is_no_call_is_text_to_the_last_character(name, written):
+    for whole in (False, True):
+        for size in (1, 2, 3, len(written)):
+            assert read(name, cut(written, size), whole) == (written, [])
 
 
 @pytest.mark.parametrize(("name", "written", "text"), CALLS)
@@ -229,7 +229,7 @@ SHREDS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_any_split_of_any_text_gives_the_same(name, data):
     shreds = data.draw(st.lists(st.sampled_from(SHREDS[name]), max_size=14))

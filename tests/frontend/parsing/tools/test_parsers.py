@@ -5,8 +5,9 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.frontend.parsing.tools.forced import NamedParser, RequiredParser
 from quire.frontend.parsing.tools.json_objects.hermes import HermesParser
@@ -181,7 +182,7 @@ def test_calls_are_found_and_the_rest_stays_text_however_it_arrives(kind, writte
 
 
 @pytest.mark.parametrize("kind", PARSERS)
-@settings(max_examples=150)
+@examples(150)
 @given(written=HOSTILE, cuts=st.lists(st.integers(0, 500), max_size=12))
 def test_any_split_of_any_text_gives_the_same_text_and_calls(kind, written, cuts):
     whole = read(kind(NAMES), [written])
@@ -236,7 +237,7 @@ def test_a_parser_may_be_named_or_switched_off_and_a_wrong_name_is_told():
         choose("nope", "")
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8),

@@ -1,8 +1,9 @@
 """In an answer that is given whole, what looked like a call and has arguments that are no JSON is text."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.frontend.parsing.tools.forced import NamedParser, RequiredParser
 from quire.frontend.parsing.tools.json_objects.hermes import HermesParser
@@ -89,7 +90,7 @@ SHREDS = st.sampled_from(
 
 
 @pytest.mark.parametrize("kind", [HermesParser, Llama3JsonParser, MistralParser, PythonicParser])
-@settings(max_examples=100)
+@examples(100)
 @given(shreds=st.lists(SHREDS, max_size=12))
 def test_any_split_of_any_text_gives_the_same(kind, shreds):
     written = "".join(shreds)

@@ -15,10 +15,11 @@ from quire.proto.messages.requests import Abort
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from asked import PATH, ask, events, run
+from parts.clock import GUARD
 
 
 async def settled(w, path: str) -> dict[str, object]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(GUARD):
         while (answer := (await w.client.get(path)).json())["status"] == "in_progress":
             await asyncio.sleep(0.01)
         return answer

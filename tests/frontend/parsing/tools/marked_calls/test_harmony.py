@@ -4,8 +4,9 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.frontend.parsing.formats import AnswerFormats, with_forced_calls, with_reasoning_first
 from quire.frontend.parsing.tools.marked_calls.harmony import HarmonyParser
@@ -68,7 +69,7 @@ SHREDS = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "ass
 SHREDS += ["to=functions.f", "commentary ", "\n", " ", "<|", THINK, CALL, FINAL]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(shreds=st.lists(st.sampled_from(SHREDS), max_size=12), whole=st.booleans())
 def test_any_split_of_any_text_gives_the_same(shreds, whole):
     written = "".join(shreds)

@@ -6,8 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts.examples import examples
 
 from quire.frontend.parsing.formats import AnswerFormats
 from quire.frontend.parsing.tools.parser import MAX_CALLS
@@ -20,6 +21,9 @@ from writing import TOOLS, WAYS, parser, read, whole
 
 every_format = pytest.mark.parametrize("name", WAYS)
 CODE = 'if a < b and c > d:\n\tprint("x\\n", \'é\')  # </p> <function> {"k": [1]}'
+
+
+FORCED = {"required": '[{"name": "now", "parameters": {"a": 1}}]', "function:now": '{"a": 1}'}
 
 
 def arguments(name: str, values: dict[str, str], tool: str = "get_weather") -> dict:
@@ -56,38 +60,36 @@ def test_values_arrive_as_the_tools_schema_has_them(name):
     }
 
 
+ODD = [
+    ("city", CODE),
+    ("city", "null"),
+    ("city", "12"),
+    ("city", ""),
+    ("city", "  two  spaces  "),
+    ("city", "\n\nlines\n\n"),
+    ("days", "three"),
+    ("days", "1.5"),
+    ("days", ""),
+    ("cost", "NaN"),
+    ("now", "1"),
+    ("place", "[1]"),
+    ("place", "{'broken': "),
+    ("place", '{"a": 1} and more'),
+    ("tags", "[" * 9999),
+    ("note", "nullable"),
+    ("note", " n"),
+    ("either", "7 of 9"),
+    ("mode", "true"),
+    ("unheard_of", "5"),
+]
+
+
 @every_format
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("city", CODE),
-        ("city", "null"),
-        ("city", "12"),
-        ("city", ""),
-        ("city", "  two  spaces  "),
-        ("city", "\n\nlines\n\n"),
-        ("days", "three"),
-        ("days", "1.5"),
-        ("days", ""),
-        ("cost", "NaN"),
-        ("now", "1"),
-        ("place", "[1]"),
-        ("place", "{'broken': "),
-        ("place", '{"a": 1} and more'),
-        ("tags", "[" * 9999),
-        ("note", "nullable"),
-        ("note", " n"),
-        ("either", "7 of 9"),
-        ("mode", "true"),
-        ("unheard_of", "5"),
-    ],
-)
-def test_what_is_of_none_of_its_types_stays_the_string_that_it_was(name, key, value):
-    if len(value) < 100:
-        assert arguments(name, {key: value}) == {key: value}
-    else:
-        ((_, found),) = read(parser(name), [WAYS[name].calls(("get_weather", {key: value}))])[1]
-        assert json.loads(found) == {key: value}
+def test_what_is_of_none_of_its_types_stays_the_string_that_it_was(name):
+    for key, value in ODD:
+        written = WAYS[name].calls(("get_weather", {key: value}))
+        ((_, found),) = (whole(name, written) if len(value) < 100 else read(parser(name), [written]))[1]
+        assert json.loads(found) == {key: value}, (key, value)
 
 
 @every_format
@@ -141,18 +143,18 @@ def test_in_a_whole_answer_a_call_cut_off_is_text(name):
 
 
 @every_format
-@pytest.mark.parametrize("called", ["mcp.tools.get", "ns:tools/get-2", "wetter_für_東京", "7"])
-def test_a_function_has_any_name_that_a_request_may_give_it(name, called):
-    assert whole(name, WAYS[name].calls((called, {"a": "1"}))) == ("", [(called, '{"a": "1"}')])
+def test_a_function_has_any_name_that_a_request_may_give_it(name):
+    for called in ("mcp.tools.get", "ns:tools/get-2", "wetter_für_東京", "7"):
+        assert whole(name, WAYS[name].calls((called, {"a": "1"}))) == ("", [(called, '{"a": "1"}')])
 
 
 @every_format
-@pytest.mark.parametrize("choice", ["required", "function:now"])
-def test_forced_calls_are_read_as_with_every_other_format(name, choice):
-    chat = Chat([ChatMessage("user", "x")], tools=TOOLS, tool_choice=choice)
-    answer_format = AnswerFormats.choose(name, "", "").for_chat(chat, "", show_reasoning=True)
-    written = '[{"name": "now", "parameters": {"a": 1}}]' if choice == "required" else '{"a": 1}'
-    assert read(answer_format.tool_parser(whole=False), list(written)) == ("", [("now", '{"a": 1}')])
+def test_forced_calls_are_read_as_with_every_other_format(name):
+    for choice, written in FORCED.items():
+        chat = Chat([ChatMessage("user", "x")], tools=TOOLS, tool_choice=choice)
+        answer_format = AnswerFormats.choose(name, "", "").for_chat(chat, "", show_reasoning=True)
+        found = read(answer_format.tool_parser(whole=False), list(written))
+        assert found == ("", [("now", '{"a": 1}')]), choice
 
 
 @every_format
@@ -248,7 +250,7 @@ SHREDS = st.sampled_from(
 
 
 @every_format
-@settings(max_examples=60)
+@examples(60)
 @given(shreds=st.lists(SHREDS, max_size=14), cuts=st.lists(st.integers(0, 400), max_size=8))
 def test_any_split_of_any_text_gives_the_same_text_and_calls(name, shreds, cuts):
     written = "".join(shreds)
