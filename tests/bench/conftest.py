@@ -2,15 +2,91 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from parts import forked
+from parts.clock import GUARD
 
 from quire.deploy.__main__ import main
+from quire.deploy.bench.report import measuring_process
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
+
+HERE = Path(__file__).parent
+BENCH = f"""
+import sys
+from quire.deploy.__main__ import main
+from quire.deploy.bench import control, offline
+from quire.deploy.bench.load import bench_processes
+bench_processes.STOP_SECONDS = control.START_SECONDS = {GUARD}
+sys.exit(main())
+"""
+"""`quire`, with all the time that processes of a slow machine need."""
+IMPORTS = ("quire.deploy.bench.control", "quire.deploy.bench.offline", "quire.deploy.bench.latency")
+
+
+@pytest.fixture(autouse=True)
+def forked_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that measure for a bench of this process are forked."""
+
+    def popen(command: list[str], **options: Any) -> "subprocess.Popen[str]":
+        kind = forked.Popen if command[3].startswith("quire.") else subprocess.Popen
+        return kind(command, **options)
+
+    instead = type(subprocess)("subprocess")
+    vars(instead).update(vars(subprocess) | {"Popen": popen})
+    monkeypatch.setattr(measuring_process, "subprocess", instead)
+
+
+def run_forked(*words: str) -> dict[str, Any]:
+    """The JSON object on the last line of what a program of this interpreter prints."""
+    done = forked.run([sys.executable, *words], capture_output=True, text=True, imports=IMPORTS)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+WINDOWS = (1, 4, 16, 64)
+"""Seconds of measuring: the first for most machines, the others for one that does next to nothing in it."""
+TOO_SHORT = ("lengthen --warmup or --seconds", "'NoneType'")
+"""What is said of a window in which nothing happened."""
+
+
+def in_a_window(run: Callable[[int], dict[str, Any]], is_enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """What `run(seconds)` finds in the first window that was long enough."""
+    for seconds in WINDOWS:
+        try:
+            found = run(seconds)
+        except AssertionError as error:
+            if not any(words in str(error) for words in TOO_SHORT) or seconds == WINDOWS[-1]:
+                raise
+        else:
+            if is_enough(found):
+                break
+    return found
+
+
+@pytest.fixture(scope="session", name="in_a_window")
+def in_a_window_fixture() -> Callable[..., dict[str, Any]]:
+    return in_a_window
+
+
+@pytest.fixture(scope="session")
+def engine_bench() -> Callable[..., dict[str, Any]]:
+    """As `bench`, in a forked process: its own, an engine's, are forked from it."""
+    return lambda *arguments: run_forked("-P", "-c", BENCH, "bench", *arguments, "--json")
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[..., dict[str, Any]]:
+    """`program("front_door.py", "--only", "ttft")`: what a program of this folder finds, in a forked process."""
+    return lambda name, *arguments: run_forked(str(HERE / name), *arguments)
 
 
 @pytest.fixture
@@ -89,8 +165,8 @@ def scripted_server() -> Iterator[tuple[str, Script]]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert started.wait(20)
+    assert started.wait(GUARD)
     yield f"127.0.0.1:{port[0]}", script
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(20)
+    thread.join(GUARD)
     assert not thread.is_alive()

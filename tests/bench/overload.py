@@ -35,7 +35,7 @@ from quire.deploy.bench.load.prompts import Prompt
 from quire.deploy.bench.load.request_record import OK, RequestRecord, request_of, stream
 from quire.deploy.bench.report.report import commit, machine, percentiles
 
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 SETTLE_SECONDS = 3.0
 """From the first request to the window that counts: the queue is full by then."""
 REFUSED = ("RESOURCE_EXHAUSTED", "QUEUE_FULL")
@@ -128,7 +128,7 @@ def measure(args: argparse.Namespace, door: str, targets: tuple[str, str], strea
         capture_output=True,
         text=True,
         check=False,
-        timeout=args.seconds + 120,
+        timeout=args.seconds + START_SECONDS,
         preexec_fn=lambda: os.sched_setaffinity(0, cores(args)[1]),
     )
     if done.returncode:

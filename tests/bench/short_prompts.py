@@ -35,8 +35,7 @@ from quire.scheduler.state.events import GroupReady, SendOutputs, SendPlan, Step
 PARTS = ("model", "engine")
 GOAL = 4.0
 STEP_MS, TOKEN_MS = 5.0, 0.1
-START_SECONDS = 120.0
-RUN_SECONDS = 300.0
+START_SECONDS = RUN_SECONDS = 600.0
 
 
 @dataclass(slots=True)

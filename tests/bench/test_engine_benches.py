@@ -82,8 +82,8 @@ def test_a_step_reads_all_weights_but_an_untied_input_embedding(
     assert weight_bytes_per_step(Model(tmp_path, "m"), facts, num_ranks) == expected
 
 
-def test_offline_prints_the_agreed_keys_and_counts_every_token(bench, tiny_checkpoint) -> None:
-    result = bench(
+def test_offline_prints_the_agreed_keys_and_counts_every_token(engine_bench, tiny_checkpoint) -> None:
+    result = engine_bench(
         "offline", str(tiny_checkpoint()), "--num-prompts", "6", "--input-len", "8:20", "--output-len", "10", *ENGINE
     )
     assert set(result) >= COMMON | {
@@ -99,8 +99,8 @@ def test_offline_prints_the_agreed_keys_and_counts_every_token(bench, tiny_check
     assert result["config"]["engine"]["max_num_seqs"] == 4
 
 
-def test_latency_prints_the_agreed_keys(bench, tiny_checkpoint) -> None:
-    result = bench(
+def test_latency_prints_the_agreed_keys(engine_bench, tiny_checkpoint) -> None:
+    result = engine_bench(
         "latency",
         str(tiny_checkpoint()),
         "--batch-size",
@@ -118,10 +118,9 @@ def test_latency_prints_the_agreed_keys(bench, tiny_checkpoint) -> None:
     assert result["share_of_limit"] == pytest.approx(expected)
 
 
-def test_a_prompt_too_long_for_the_model_is_reported(tiny_checkpoint, capsys) -> None:
-    code = main(["bench", "offline", str(tiny_checkpoint()), "--num-prompts", "1", "--input-len", "999", *ENGINE])
-    assert code == 1
-    assert "CONTEXT_LENGTH_EXCEEDED" in capsys.readouterr().err
+def test_a_prompt_too_long_for_the_model_is_reported(engine_bench, tiny_checkpoint) -> None:
+    with pytest.raises(AssertionError, match="CONTEXT_LENGTH_EXCEEDED"):
+        engine_bench("offline", str(tiny_checkpoint()), "--num-prompts", "1", "--input-len", "999", *ENGINE)
 
 
 def test_a_model_that_cannot_be_loaded_is_reported(tmp_path: Path, capsys) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from parts.clock import GUARD
 
 from quire.proto.messages.plans import GENESIS, Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello, plan_hash
 from quire.proto.transport.channel import Dealer, PeerUnreachable, Router
@@ -48,7 +49,7 @@ class Group:
             self.failure.append(error)
 
     def receive(self):
-        assert self.router.socket.poll(20_000)
+        assert self.router.socket.poll(1000 * GUARD)
         received = self.router.receive()
         assert received is not None
         return received[1]
@@ -59,7 +60,7 @@ class Group:
                 self.router.send(b"w", Stop("test over"))
             except PeerUnreachable:
                 self.worker.stop()
-        self.thread.join(20)
+        self.thread.join(GUARD)
         assert not self.thread.is_alive()
         self.dealer.close()
         self.router.close()
@@ -103,7 +104,7 @@ def test_it_answers_each_plan_with_one_token_for_each_sampling_row(group) -> Non
 )
 def test_a_plan_that_does_not_follow_ends_it(group, wrong) -> None:
     group.router.send(b"w", wrong)
-    group.thread.join(20)
+    group.thread.join(GUARD)
     assert "does not follow" in str(group.failure[0])
 
 

@@ -1,18 +1,11 @@
 """The soak of images, on a few of them: that everybody is looked at, and that answers are what they should be."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
-SOAK = Path(__file__).with_name("image_soak.py")
+import pytest
 
 
-def test_a_short_soak_looks_at_every_process_and_the_store() -> None:
-    command = [sys.executable, str(SOAK), "--images", "50", "--looks", "20", "--concurrency", "4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+@pytest.mark.thorough
+def test_a_short_soak_looks_at_every_process_and_the_store(program) -> None:
+    found = program("image_soak.py", "--images", "50", "--looks", "20", "--concurrency", "4")
     broken = {status: count for status, count in found["answers"].items() if status != "OK"}
     assert found["answers"]["OK"] == 49
     assert sum(broken.values()) == 1, "one file in fifty is cut short"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from parts.clock import GUARD
 from PIL import Image
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -102,10 +103,10 @@ def scripted_web() -> Iterator[tuple[str, WebScript]]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert started.wait(20)
+    assert started.wait(GUARD)
     yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", script
     server.should_exit = True
-    thread.join(20)
+    thread.join(GUARD)
     assert not thread.is_alive()
 
 

@@ -1,26 +1,12 @@
 """The model half of `short_prompts.py` has a clock of its own: its figures are the same on every machine."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-PROGRAM = Path(__file__).with_name("short_prompts.py")
+PROGRAM = "short_prompts.py"
 
 
-def short_prompts(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, str(PROGRAM), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def test_short_prompts_wait_at_most_four_full_steps_behind_24_of_4000_tokens() -> None:
-    found = short_prompts("--only", "model")["model"]
+def test_short_prompts_wait_at_most_four_full_steps_behind_24_of_4000_tokens(program) -> None:
+    found = program(PROGRAM, "--only", "model")["model"]
     assert found["short_requests"] >= 50
     assert found["short_ttft_p99_in_full_steps"] <= 4.0
     assert found["short_ttft_in_steps"] == [3.0, 3.0, 3.0]
@@ -30,14 +16,15 @@ def test_short_prompts_wait_at_most_four_full_steps_behind_24_of_4000_tokens() -
     assert found["stream_gap_s"][-1] <= 0.2099
 
 
-def test_a_crowd_of_short_prompts_takes_half_of_the_steps_and_no_more() -> None:
-    alone = short_prompts("--only", "model", "--gap-steps", "1000", "--long", "6")["model"]
-    crowd = short_prompts("--only", "model", "--gap-steps", "0.01", "--long", "6")["model"]
+def test_a_crowd_of_short_prompts_takes_half_of_the_steps_and_no_more(program) -> None:
+    alone = program(PROGRAM, "--only", "model", "--gap-steps", "1000", "--long", "6")["model"]
+    crowd = program(PROGRAM, "--only", "model", "--gap-steps", "0.01", "--long", "6")["model"]
     assert max(after / before for after, before in zip(crowd["long_ttft_s"], alone["long_ttft_s"], strict=True)) <= 2.1
 
 
-def test_a_real_engine_is_driven_to_its_end() -> None:
-    found = short_prompts(
+def test_a_real_engine_is_driven_to_its_end(program) -> None:
+    found = program(
+        PROGRAM,
         "--only",
         "engine",
         "--long",

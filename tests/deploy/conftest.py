@@ -3,27 +3,46 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from parts import forked
+from parts.clock import GUARD, eventually
+from parts.engine import LIBRARY, started
+
+from quire.deploy.commands import convert, doctor
+from quire.proto.process.parent_death import PARENT_VARIABLE
+from quire.worker.specs.library import apart
 
 STAND_INS = Path(__file__).parent / "stand_ins"
-DEADLINE_SECONDS = 30.0
 
 
-def supervise(*directories: Path) -> "subprocess.Popen[str]":
+@pytest.fixture(autouse=True)
+def forked_inspections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that look at a model are forked, and have all the time that a slow machine needs."""
+
+    def run(command: list[str], timeout: float = 0.0, env: dict[str, str] | None = None, **options: Any) -> Any:
+        given = {**(os.environ if env is None else env), PARENT_VARIABLE: ""}  # the fork server ties it instead
+        return forked.run(command, env=given, imports=LIBRARY, **options)
+
+    instead = SimpleNamespace(**(vars(subprocess) | {"run": run}))
+    for module in (convert, doctor, apart):
+        monkeypatch.setattr(module, "subprocess", instead)
+
+
+def supervise(*directories: Path, popen: type["subprocess.Popen[str]"]) -> "subprocess.Popen[str]":
     """A supervisor process over an engine of stand-in processes in each of these directories."""
-    return subprocess.Popen(
+    return popen(
         [sys.executable, str(STAND_INS / "supervise.py"), *map(str, directories)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -52,21 +71,25 @@ class Deployment:
         """Of the newest process of that name."""
         return int([entry for entry in self.events("start") if entry[1] == who][-1][2])
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        end = time.monotonic() + DEADLINE_SECONDS
-        while not condition():
-            assert time.monotonic() < end, f"not within {DEADLINE_SECONDS} s: {what}"
-            time.sleep(0.02)
-
     def wait_for(self, what: str, count: int = 1) -> None:
-        self.until(lambda: len(self.events(what)) >= count, f"{count} x {what}; journal {self.journal}")
+        """Until it stands so often in the journal."""
+        eventually(lambda: len(self.events(what)) >= count, lambda: f"{count} x {what}; journal {self.journal}")
+
+    def say(self, name: str, text: str = "") -> None:
+        """Leave a file in the directory, which one of the processes looks for."""
+        (self.directory / f"{name}.partial").write_text(text)
+        (self.directory / f"{name}.partial").rename(self.directory / name)
+
+    def wait_until_heard(self, name: str) -> None:
+        """Until who looked for the file has taken it away."""
+        eventually(lambda: not (self.directory / name).exists())
 
     def kill(self, who: str) -> None:
         os.kill(self.pid_of(who), signal.SIGKILL)
 
     def finish(self) -> tuple[int, str]:
         """Exit code and everything printed."""
-        output, _ = self.process.communicate(timeout=DEADLINE_SECONDS)
+        output, _ = self.process.communicate(timeout=GUARD)
         return self.process.returncode, output
 
     def living(self) -> list[str]:
@@ -91,16 +114,18 @@ def runs() -> Iterator[Path]:
 
 @pytest.fixture
 def deploy_together(tmp_path: Path) -> Iterator[Callable[..., list[Deployment]]]:
-    """`deploy_together(settings, ...)`: engines under one supervisor."""
+    """`deploy_together(settings, ...)`: engines under one supervisor, which `popen` starts."""
     started: list[Deployment] = []
 
-    def start(*all_settings: dict[str, object]) -> list[Deployment]:
+    def start(
+        *all_settings: dict[str, object], popen: type["subprocess.Popen[str]"] = forked.Popen
+    ) -> list[Deployment]:
         directories = [tmp_path / f"d{len(started) + number}" for number in range(len(all_settings))]
         for directory, settings in zip(directories, all_settings, strict=True):
             directory.mkdir(mode=0o700)
             (directory / "journal").touch()
             (directory / "settings.json").write_text(json.dumps(settings))
-        process = supervise(*directories)
+        process = supervise(*directories, popen=popen)
         started.extend(Deployment(directory, process) for directory in directories)
         return started[-len(directories) :]
 
@@ -114,7 +139,7 @@ def deploy_together(tmp_path: Path) -> Iterator[Callable[..., list[Deployment]]]
 @pytest.fixture
 def deploy(deploy_together: Callable[..., list[Deployment]]) -> Callable[..., Deployment]:
     """`deploy(**settings)`: one engine."""
-    return lambda **settings: deploy_together(settings)[0]
+    return lambda popen=forked.Popen, **settings: deploy_together(settings, popen=popen)[0]
 
 
 @dataclass(frozen=True)
@@ -159,51 +184,28 @@ def metrics_of(expression: str) -> list[tuple[str, list[tuple[str, str, str]]]]:
     return found
 
 
-def wait_for_ready(url: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        try:
-            urllib.request.urlopen(f"{url}/ready", timeout=30).close()
-            return
-        except urllib.error.HTTPError as error:
-            error.close()
-            assert time.monotonic() < deadline, f"{url} is not ready"
-            time.sleep(0.02)
+def is_ready(url: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{url}/ready", timeout=GUARD).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+def page() -> Page:
     """Starts `quire serve` on the model that comes with it, asks it once, scrapes it and ends it."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    run_dir = Path(tempfile.mkdtemp(prefix="quire-page-"))
-    command = [sys.executable, "-P", "-m", "quire.deploy", "serve", "--grpc-port=0", "--http-port=0"]
-    engine = subprocess.Popen(
-        [*command, "--num-threads=1", f"--run-dir={run_dir}", "--vllm-metric-names"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        assert engine.stdout is not None
-        lines = []
-        for line in engine.stdout:
-            lines.append(line)
-            if "ready: " in line:
-                break
-        assert engine.poll() is None, "".join(lines)
-        port = json.loads((run_dir / "frontend-0.ready").read_text())["http_port"]
-        url = f"http://127.0.0.1:{port}"
-        wait_for_ready(url)
-        models = json.loads(urllib.request.urlopen(f"{url}/v1/models", timeout=30).read())
+    with started() as start:
+        url = f"http://{start('--vllm-metric-names').http}"
+        eventually(lambda: is_ready(url))
+        models = json.loads(urllib.request.urlopen(f"{url}/v1/models", timeout=GUARD).read())
         body = json.dumps({"model": models["data"][0]["id"], "prompt": "def", "max_tokens": 3}).encode()
         request = urllib.request.Request(f"{url}/v1/completions", body, {"content-type": "application/json"})
-        urllib.request.urlopen(request, timeout=30).read()
-        text = urllib.request.urlopen(f"{url}/metrics", timeout=30).read().decode()
-    finally:
-        engine.send_signal(signal.SIGTERM)
-        engine.communicate(timeout=60)
-        shutil.rmtree(run_dir, ignore_errors=True)
+        urllib.request.urlopen(request, timeout=GUARD).read()
+        text = urllib.request.urlopen(f"{url}/metrics", timeout=GUARD).read().decode()
     kinds: dict[str, str] = {}
     labels: dict[str, dict[str, set[str]]] = {}
     for family in text_string_to_metric_families(text):

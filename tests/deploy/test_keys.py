@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from parts.clock import GUARD
 
 from quire.deploy.__main__ import main
 from quire.deploy.supervisor.process import ProcessRole, SupervisedProcess
@@ -28,7 +29,7 @@ def test_only_frontends_are_given_the_keys(monkeypatch, role: ProcessRole, text:
     monkeypatch.setenv("QUIRE_ADMIN_KEY", "admin-key-1234")
     lines: list[str] = []
     process = SupervisedProcess(role, 0, [sys.executable, "-c", TELL], lines.append)
-    process._process.wait(30)
+    process._process.wait(GUARD)
     process.close()
     assert [line.partition("] ")[2] for line in lines] == [text]
 

@@ -18,9 +18,6 @@ from packaging.requirements import Requirement
 from quire.deploy.bundle import __main__ as bundles
 from quire.deploy.bundle import install
 
-pytestmark = pytest.mark.timeout(900)
-"""The first test of the run builds, and the bundle's installs."""
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("proto", "frontend", "scheduler", "worker", "kernels", "deploy")
 PACKAGE = "deploy/package"
@@ -152,7 +149,6 @@ def test_a_bundle_installs_and_serves_where_there_is_no_network(bundle: Path, tm
         [sys.executable, script, str(bundle), str(tmp_path / "quire"), "--path", site],
         capture_output=True,
         text=True,
-        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,7 +17,7 @@ from pathlib import Path
 
 SEQUENCES, LENGTH = 16, 1536
 """That each server has room for: sequences at a time, and tokens of each."""
-START_SECONDS, STOP_SECONDS = 600.0, 20.0
+START_SECONDS, STOP_SECONDS = 600.0, 600.0
 QUIRE = {
     "float32": {"quire": ["--dtype", "float32"]},
     "bfloat16": {"quire": ["--dtype", "bfloat16"]},

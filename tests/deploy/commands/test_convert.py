@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pickle
+import subprocess
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from tiny_classifiers import logits, write
 
 from quire.deploy.__main__ import main
+from quire.deploy.commands import convert
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.model_path import check
 from quire.worker.specs.registry import checkpoint_names, read_spec
@@ -32,7 +34,8 @@ def pickled(tmp_path):
     return folder
 
 
-def test_what_serving_refuses_is_converted_and_then_taken(pickled, tmp_path, capsys):
+def test_what_serving_refuses_is_converted_and_then_taken(pickled, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(convert, "subprocess", subprocess)  # a real start, as a user's
     with pytest.raises(UsageError, match="pickles run code; `quire convert DIR OUT` makes"):
         check(pickled, "auto", pickled)
     out = tmp_path / "out"

@@ -6,18 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from parts import forked
+
 from quire.deploy.model_path import EMBEDDED
 
 
 def serve(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "quire.deploy", "serve", *arguments],
         env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
-        check=False,
     )
 
 

@@ -6,16 +6,50 @@ command line for it.
 
 import errno
 import json
+import os
+import re
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import zmq
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from parts import becoming
+from parts.clock import GUARD
+
+from quire.deploy.supervisor import supervisor
 from quire.deploy.supervisor.engine_spec import Timers
 from quire.deploy.supervisor.supervised_engine import SupervisedEngine
-from quire.deploy.supervisor.supervisor import Supervisor
 from quire.proto.messages.requests import Welcome
 from quire.proto.transport.channel import ipc_address
 
 HERE = Path(__file__).parent
+TESTS = HERE.parents[1]
+PATIENCE = {"startup": GUARD, "stop_grace": GUARD, "silence": GUARD, "frontend_silence": GUARD, "first_sign": GUARD}
+"""Timers of a test that is not about them: no machine is so slow that one of them rings."""
+becoming.FORKED = re.compile(f"{becoming.FORKED.pattern}|scheduler|worker|frontend")
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(TESTS)])
+
+
+class Poller(zmq.Poller):
+    """The supervisor's: while it waits, as many seconds pass as a test writes into the file `asleep`."""
+
+    skipped = 0.0
+
+    def poll(self, timeout: float | None = None) -> list[tuple[object, int]]:
+        found = super().poll(timeout)
+        for path in (Path(directory) / "asleep" for directory in sys.argv[1:]):
+            if path.exists():
+                Poller.skipped += float(path.read_text())
+                path.unlink()
+        return found
+
+
+def later(monotonic=time.monotonic) -> float:
+    return monotonic() + Poller.skipped
 
 
 class StandInEngine:
@@ -25,10 +59,11 @@ class StandInEngine:
         self.num_frontends = settings.get("num_frontends", 1)
 
     def _command(self, kind: str, *arguments: object) -> list[str]:
-        return [sys.executable, str(HERE / f"{kind}.py"), str(self.directory), *map(str, arguments)]
+        return [sys.executable, "-P", "-m", kind, str(self.directory), *map(str, arguments)]
 
     def _need_room(self) -> None:
         if (self.directory / "full").exists():
+            note(self.directory, "no_room")
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def scheduler_command(self) -> list[str]:
@@ -43,36 +78,43 @@ class StandInEngine:
 
     def frontend_command(self, index: int) -> list[str]:
         self._need_room()
-        (self.directory / f"frontend-{index}.ready").unlink(missing_ok=True)
+        for name in (f"frontend-{index}.ready", f"hung-{index}"):
+            (self.directory / name).unlink(missing_ok=True)
         return self._command("frontend", index)
 
     def frontend_ready(self, index: int) -> bool:
         return (self.directory / f"frontend-{index}.ready").exists()
 
     def frontend_heartbeat(self, index: int) -> int:
-        path = self.directory / f"frontend-{index}.ready"
-        return path.stat().st_mtime_ns if path.exists() else 0
+        """It goes on, however slow the machine is, until a test says that the frontend is hung."""
+        is_hung = (self.directory / f"hung-{index}").exists()
+        return 0 if not self.frontend_ready(index) else 1 if is_hung else time.monotonic_ns()
 
     def supervisor_address(self) -> str:
         return ipc_address(str(self.directory), "frontends")
 
 
+def note(directory: Path, line: str) -> None:
+    with (directory / "journal").open("a") as journal:
+        journal.write(f"{line}\n")
+
+
 def engine_of(directory: Path) -> SupervisedEngine:
     settings = json.loads((directory / "settings.json").read_text())
-    timers = Timers(**settings.get("timers", {}))
+    timers = Timers(**(PATIENCE | settings.get("timers", {})))
 
     def log(line: str) -> None:
         print(f"{settings.get('name', '')}{line}", flush=True)
 
     def on_ready(welcome: Welcome) -> None:
-        with (directory / "journal").open("a") as journal:
-            journal.write(f"ready supervisor {welcome.epoch}\n")
+        note(directory, f"ready supervisor {welcome.epoch}")
 
     return SupervisedEngine(StandInEngine(directory, settings), timers, log, log, on_ready)
 
 
 def main() -> int:
-    return Supervisor([engine_of(Path(directory)) for directory in sys.argv[1:]]).run()
+    supervisor.zmq, time.monotonic = SimpleNamespace(Poller=Poller), later
+    return supervisor.Supervisor([engine_of(Path(directory)) for directory in sys.argv[1:]]).run()
 
 
 if __name__ == "__main__":

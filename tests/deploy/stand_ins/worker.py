@@ -1,6 +1,8 @@
-"""Joins the scheduler, becomes ready, then waits. `die_at_start` and `exit_code` in the settings make it fail."""
+"""Joins the scheduler, becomes ready, then waits. `die_from_epoch` and `exit_code` in the settings make it
+fail, `slow` makes it wait for a file `go` before it is ready."""
 
 import sys
+import time
 
 import zmq
 from life import DIRECTORY, begin
@@ -33,7 +35,19 @@ if epoch >= settings.get("die_from_epoch", 1 << 30):
 context = zmq.Context()
 identity = f"worker-{epoch}-{rank}".encode()
 dealer = Dealer(context, ipc_address(str(DIRECTORY), "workers"), identity, plan_decoder())
-dealer.send(WorkerHello(PROTOCOL_VERSION, epoch, rank, world_size), timeout_seconds=20)
-dealer.receive(20)
+
+
+def wait_for(event: int) -> None:
+    """A signal that comes right before a wait without end is seen after it: these are short."""
+    while not dealer.socket.poll(50, event):
+        pass
+
+
+wait_for(zmq.POLLOUT)
+dealer.send(WorkerHello(PROTOCOL_VERSION, epoch, rank, world_size))
+wait_for(zmq.POLLIN)
+dealer.receive(0)
+while settings.get("slow") and not (DIRECTORY / "go").exists():
+    time.sleep(0.02)
 dealer.send(Ready(epoch, rank, FACTS, GroupFacts(world_size), "digest"))
-dealer.receive(None)
+wait_for(zmq.POLLIN)

@@ -7,8 +7,9 @@ import os
 import signal
 
 import pytest
+from parts.clock import eventually
 
-FAST = {"first_pause": 0.05, "stop_grace": 3.0}
+FAST = {"first_pause": 0.05}
 NAMES = ("scheduler", "worker0", "worker1", "frontend0")
 
 
@@ -54,7 +55,7 @@ def test_a_signal_drains_both(pair):
 
 
 def test_a_second_signal_stops_both_at_once(pair):
-    stuck = {"never_drained": True, "deaf": "worker0", "timers": {"stop_grace": 60.0}}
+    stuck = {"never_drained": True, "deaf": "worker0", "timers": FAST}
     engines = pair(stuck, stuck)
     os.kill(engines[0].process.pid, signal.SIGTERM)
     for engine in engines:
@@ -66,7 +67,7 @@ def test_a_second_signal_stops_both_at_once(pair):
 
 def test_one_gives_up_while_the_other_serves_on_and_can_be_restarted(pair):
     """The first takes its time to stop, and nobody waits for it; in the end its failure is the exit code."""
-    failing = {"world_size": 2, "deaf": "worker1", "timers": FAST | {"max_restarts": 0, "stop_grace": 60.0}}
+    failing = {"world_size": 2, "deaf": "worker1", "timers": FAST | {"max_restarts": 0}}
     first, second = pair(failing)
     survivor = second.pid_of("frontend0")
     first.kill("scheduler")
@@ -74,7 +75,7 @@ def test_one_gives_up_while_the_other_serves_on_and_can_be_restarted(pair):
     second.kill("worker0")
     second.wait_for("group_ready", 2)
     assert second.pid_of("frontend0") == survivor
-    first.until(lambda: not first.living(), "the first engine's end")
+    eventually(lambda: not first.living())
     assert second.process.poll() is None
     second.process.send_signal(signal.SIGTERM)
     code, output = second.finish()
@@ -87,7 +88,7 @@ def test_one_gives_up_while_the_other_serves_on_and_can_be_restarted(pair):
 def test_a_death_during_the_start_of_one_leaves_the_other_starting(deploy_together):
     first, second = deploy_together({"timers": FAST, "die_from_epoch": 1}, {"timers": FAST})
     second.wait_for("ready")
-    first.until(lambda: not first.living(), "the first engine's end")
+    eventually(lambda: not first.living())
     second.process.send_signal(signal.SIGTERM)
     code, output = second.finish()
     assert code == 1
