@@ -11,15 +11,18 @@ QUIETLY := sh tests/rules/quietly.sh
 # Hundreds of processes that a test run starts read each other's bytecode: theirs, and the tests' with rewritten assertions.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv serve tools check test test-models unit lint format type rules proto pages bundle compiled gpu-check gpu-bench gpu-plan gpu-wheels clean
+.PHONY: help venv serve tools check test test-all test-rest test-changed test-models unit lint format type rules proto pages golden recorded bundle compiled gpu-check gpu-bench gpu-plan gpu-wheels clean
 
 help:
 	@echo "make serve   start an engine on the embedded model (ARGS='...' adds quire serve flags)"
 	@echo "make check   lint, types, rules and unit tests: what to run while working"
-	@echo "make test    every test, and the slowest twenty (ARGS='...' adds pytest arguments): what to run before a change goes in"
+	@echo "make test-changed REF=main   the tests whose imports reach what differs from REF: between commits"
+	@echo "make test    every feature once, ten minutes (ARGS='...' adds pytest arguments): what to run before a change goes in"
+	@echo "make test-all   every test, half an hour: what to run when a change reaches far"
 	@echo "make test-models   every model under every condition of serving, and more of the simulator (about three hours; ARGS='-k qwen3' takes some)"
 	@echo "make lint    ruff;  make type: mypy;  make rules: the architecture tests;  make unit: the unit tests, rules too"
 	@echo "make proto   generate proto/generated from proto/quire.proto;  make pages: deploy/OPTIONS.md, frontend/METRICS.md, frontend/PARSERS.md, tables of deploy/TUNING.md"
+	@echo "make golden   the golden files of contracts, after one has changed;  make recorded: what transformers answers for the tests' models"
 	@echo "make compiled   record what Triton makes of each kernel for each chip, after one has changed"
 	@echo "make bundle  a folder from which a machine without a network installs quire (ARGS='--index URL': another torch)"
 	@echo "make gpu-check   is it right on this GPU?  make gpu-bench: how fast?"
@@ -58,21 +61,34 @@ check: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 lint type unit
 
 SLOWEST := --durations 20 --durations-min 1
-# A file's tests stay together: they share what their fixtures make. Four files at once on two cores, the longest first: many
-# of them wait for processes that start, hang or die.
-ABREAST := -n 4 --dist loadfile --no-loadscope-reorder
-UNIT := -m "not gpu and not product and not integration" $(ABREAST)
+# A file's tests stay together: they share what their fixtures make. A file more at once than there are cores, because many of
+# them wait for processes that start, hang or die; what failed beside others runs once more at the end, alone.
+ABREAST := -n $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder --again
+ALL := not gpu and not product
+FILES := .build/test-files
+# Answers that are on record are computed anew and held against the record.
+RECOMPUTED := QUIRE_TESTS_RECOMPUTE=1
 
-# At once, because each of the four reads all files that it is given before its first test.
 test: tools $(STAMP)
-ifeq ($(ARGS),)
-	@$(BIN)/python -m pytest -m "not gpu and not product" $(ABREAST) $(SLOWEST)
-else
-	@$(BIN)/python -m pytest -m "not gpu and not product" $(SLOWEST) $(ARGS)
-endif
+	@$(BIN)/python -m pytest -m "$(ALL) and not thorough" $(if $(ARGS),,$(ABREAST)) $(SLOWEST) $(ARGS)
+
+test-all: tools $(STAMP)
+	@$(RECOMPUTED) $(BIN)/python -m pytest -m "$(ALL)" $(if $(ARGS),,$(ABREAST)) $(SLOWEST) $(ARGS)
+
+# A quarter of what `make test` leaves out, by the commit's number; what the last fifty commits may have broken comes first.
+test-rest: tools $(STAMP)
+	@mkdir -p $(dir $(FILES))
+	@$(BIN)/python tests/parts/which.py quarter >$(FILES)
+	@$(RECOMPUTED) $(BIN)/python -m pytest -m "$(ALL) and thorough" $(ABREAST) $(SLOWEST) @$(FILES)
+
+REF ?= main
+test-changed: $(STAMP)
+	@mkdir -p $(dir $(FILES))
+	@$(BIN)/python tests/parts/which.py changed $(REF) >$(FILES)
+	@test ! -s $(FILES) || $(BIN)/python -m pytest -m "$(ALL) and not thorough" $(ABREAST) $(SLOWEST) $(ARGS) @$(FILES)
 
 unit: $(STAMP)
-	@$(BIN)/python -m pytest $(UNIT) $(ARGS)
+	@$(BIN)/python -m pytest -m "$(ALL) and not thorough and not integration" $(ABREAST) $(ARGS)
 
 # Each model under the whole product of conditions, two to five minutes each (tests/worker/models/conditions.jsonl), and the
 # seeds of the simulator that `make test` leaves out.
@@ -101,6 +117,15 @@ proto: $(STAMP)
 
 pages: $(STAMP)
 	@$(BIN)/python tests/rules/generated_pages.py
+
+golden: $(STAMP)
+	@$(BIN)/python tests/parts/golden.py
+	@$(BIN)/python tests/deploy/golden_cli.py
+
+# What transformers answers for the tests' models, and which of the interpreted kernels' files have passed as they are.
+recorded: $(STAMP)
+	@$(BIN)/python tests/parts/recorded.py
+	@cd tests && $(abspath $(BIN))/python -m parts.unchanged
 
 # What the pinned Triton makes of every kernel, so that tests need not wait minutes for what has not changed.
 compiled: $(STAMP)
