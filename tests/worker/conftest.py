@@ -251,12 +251,16 @@ class Group:
             self.identities[message.rank] = identity
 
     def join(self):
-        """Welcome all ranks; their READY messages by rank."""
-        self.hello()
-        for identity in self.identities.values():
-            self.router.send(identity, Welcomed(self.epoch))
-        ready = [self.receive()[1] for _ in range(self.size)]
-        assert all(isinstance(message, Ready) for message in ready), ready
+        """Welcome each rank at once, because it waits for seconds, not for the others; their READY messages by rank."""
+        ready = []
+        while len(ready) < self.size:
+            identity, message = self.receive()
+            if isinstance(message, WorkerHello):
+                self.identities[message.rank] = identity
+                self.router.send(identity, Welcomed(self.epoch))
+            else:
+                assert isinstance(message, Ready), message
+                ready.append(message)
         return sorted(ready, key=lambda message: message.rank)
 
     def send(self, message):

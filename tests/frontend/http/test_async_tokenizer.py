@@ -75,10 +75,12 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
             assert len(await mine.ids(EncodeText(True), "hello world", "text"))
             (sandbox,) = mine._num_waiting
             child = sandbox._child._process
+            computed = sandbox._child._computed_seconds()
             leaving = asyncio.create_task(mine.ids(EncodeText(True), text, "text"))
-            await asyncio.sleep(0.3)
-            leaving.cancel()
             async with asyncio.timeout(GUARD):
+                while sandbox._child._computed_seconds() < computed + 0.02:  # it has been asked, and has only begun
+                    await asyncio.sleep(0.001)
+                leaving.cancel()
                 while child.poll() is None:
                     await asyncio.sleep(0.01)
                 ids = await mine.ids(EncodeTemplate({}), "<|end|> hello world", "text")

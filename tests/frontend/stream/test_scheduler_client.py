@@ -122,7 +122,7 @@ def test_an_output_ended_by_a_stop_string_ends_even_if_its_scheduler_died(servin
 
 def test_a_scheduler_that_stalled_in_the_same_life_is_told_to_forget_the_old_numbers(serving):
     async def main():
-        async with serving(lost_after_seconds=0.4) as s:
+        async with serving(lost_after_seconds=2.0) as s:
             reading, events = start_reading(s, GenerateRequest(input="hello"))
             old = await s.scheduler.submitted()
             s.scheduler.outputs(old.number, [(0, 0, 70)])

@@ -3,6 +3,7 @@
 import threading
 
 import torch
+from parts.clock import GUARD
 
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
@@ -22,9 +23,9 @@ class ThreadGroup(SingleGroup):
 
     def _exchange(self, tensor):
         self._board[self.rank] = tensor.clone()
-        self._barrier.wait(30)
+        self._barrier.wait(GUARD)
         tensors = list(self._board)
-        self._barrier.wait(30)
+        self._barrier.wait(GUARD)
         return tensors
 
     def all_reduce(self, tensor):

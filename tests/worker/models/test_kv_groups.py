@@ -83,6 +83,21 @@ def some(prompts):
     return [*prompts[:5], *prompts[8:10], prompts[13], prompts[15]]
 
 
+@pytest.fixture(scope="module")
+def expected(model, some):
+    return model[1](some)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("chunk", "caching"), [(3, False), (5, True)])
+def test_chunks_of_any_length_give_the_tokens_of_transformers(chunk, caching, engine, expected, some):
+    engine.restart(max_num_batched_tokens=chunk, enable_prefix_caching=caching)
+    for number, prompt in enumerate(some):
+        engine.submit(number, prompt)
+    tokens = engine.settle()
+    assert [tokens[number, 0] for number in range(len(some))] == expected
+
+
 @pytest.mark.sampled(2)
 def test_a_prefix_is_found_at_every_length(engine, model, prompts):
     longest = prompts[15]

@@ -149,9 +149,12 @@ def test_auto_takes_the_library_for_what_the_table_lacks_alone(made, tiny_checkp
         read_spec(theirs, impl="quire")
 
 
-@pytest.fixture
-def forked_process(monkeypatch):
-    """The process that describes a model is forked from one that has imported the library."""
+@pytest.fixture(params=["forked", pytest.param("started", marks=pytest.mark.thorough)])
+def another_process(monkeypatch, request):
+    """The process that describes a model: forked from one that has imported the library, or as it is."""
+    apart._describe.cache_clear()
+    if request.param == "started":
+        return
 
     def run(command, timeout, **options):
         return forked.run(command, imports=LIBRARY, **options)
@@ -160,7 +163,7 @@ def forked_process(monkeypatch):
     monkeypatch.setattr(apart, "subprocess", SimpleNamespace(run=run, **names))
 
 
-@pytest.mark.usefixtures("forked_process")
+@pytest.mark.usefixtures("another_process")
 def test_another_process_describes_a_model_alike(made):
     folder = made("DeepseekV3ForCausalLM", MODELS["DeepseekV3ForCausalLM"])
     assert describe_apart(folder) == describe(folder)
@@ -189,7 +192,7 @@ def test_what_the_library_cannot_do_with_us_is_refused_by_name(changes, message,
         read_spec(tmp_path, impl="transformers", describe=describe)
 
 
-@pytest.mark.usefixtures("forked_process")
+@pytest.mark.usefixtures("another_process")
 def test_another_process_refuses_it_alike(made, tmp_path):
     folder = made("ArceeForCausalLM", MODELS["ArceeForCausalLM"])
     stated = json.loads((folder / "config.json").read_text())

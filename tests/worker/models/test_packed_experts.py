@@ -87,7 +87,6 @@ def folders(tiny_checkpoint, tmp_path_factory):
     return make
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("model", "name"), CASES)
 def test_tokens_are_those_of_transformers_with_the_weights_that_are_meant(
     model, name, folders, greedy, reference, prompts

@@ -80,9 +80,14 @@ def some_prompts(prompts):
 
 QUICK = {
     *("LlamaForCausalLM", "MixtralForCausalLM", "Gemma4ForCausalLM", "GptOssForCausalLM", "MiniMaxM2ForCausalLM"),
-    *("Gemma3nForCausalLM", "MixtralForCausalLM dealt"),
+    *("Gemma3nForCausalLM", "MixtralForCausalLM dealt", "Qwen2MoeForCausalLM", "Qwen2MoeForCausalLM dealt"),
+    *("Qwen3ForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", "Cohere2ForCausalLM"),
 }
-"""Those that `make test` runs, one of each kind of layer that ranks share: the others are made of the same layers."""
+"""Those that `make test` runs, one of each kind of layer that ranks share: the others are made of the same layers.
+
+Some have experts, shared ones beside them, a head that is the embedding, a rank with padding alone, one projection for
+three, or blocks that run beside each other.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from parts.clock import GUARD
 
 from quire.kernels.sampling.score import best
 from quire.proto.messages.params import SamplingParams, Structured
@@ -143,7 +144,7 @@ def test_a_long_prompt_does_not_wait_for_its_grammar(driver, monkeypatch) -> Non
     may_compile = threading.Event()
     original = GrammarMatchers.masks.__globals__["new_matcher"]
     monkeypatch.setattr(
-        "quire.worker.sampling.grammar_masks.new_matcher", lambda *a: may_compile.wait(30) and original(*a)
+        "quire.worker.sampling.grammar_masks.new_matcher", lambda *a: may_compile.wait(GUARD) and original(*a)
     )
     made = driver()
     made.scribe.admit(0, [*PROMPT] * 4, GUIDED)

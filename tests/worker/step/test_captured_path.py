@@ -43,9 +43,16 @@ def expected(reference, prompt, count):
     return out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
-@pytest.mark.parametrize("pair_axes", [(), (0, 1, 2, 0, 1, 2, 0, 0)], ids=["one axis", "three axes"])
+CAPTURED_OR_EAGER = pytest.mark.parametrize(
+    "captured", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["captured", "eager"]
+)
+THREE_AXES = (0, 1, 2, 0, 1, 2, 0, 0)
+
+
+@CAPTURED_OR_EAGER
+@pytest.mark.parametrize(
+    "pair_axes", [(), pytest.param(THREE_AXES, marks=pytest.mark.thorough)], ids=["one axis", "three axes"]
+)
 def test_triton_forms_and_padded_buckets_draw_what_transformers_draws(
     as_on_a_gpu, captured, pair_axes, drive, tiny_checkpoint, reference
 ):
@@ -121,8 +128,7 @@ def test_a_step_with_embeddings_put_in_place_is_not_one_that_was_recorded_withou
     assert replayed == [Bucket(ROWS, ROWS)] * 3, "the others were"
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
+@CAPTURED_OR_EAGER
 def test_masks_of_grammars_hold_in_steps_that_run_ahead_of_their_results(
     as_on_a_gpu, captured, driver, drive, tiny_checkpoint
 ):

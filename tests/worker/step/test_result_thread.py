@@ -6,13 +6,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from parts.clock import GUARD
 
 from quire.proto.messages.plans import StepResult
 from quire.proto.transport.wire import ints
 from quire.worker.step.result_thread import ResultThread
 
 
-def readable(descriptor, seconds=10.0):
+def readable(descriptor, seconds=GUARD):
     return bool(select.select([descriptor], [], [], seconds)[0])
 
 
@@ -20,7 +21,7 @@ def test_putting_never_waits_and_results_come_out_in_the_order_of_the_steps():
     gate = threading.Event()
 
     def collect(step):
-        assert gate.wait(30)
+        assert gate.wait(GUARD)
         return StepResult(1, step, b"")
 
     with ResultThread(collect) as results:

@@ -152,6 +152,7 @@ def test_one_fault_makes_the_exit_status_one_and_the_table_says_which(planted):
     assert "stack frame" in line
 
 
+@pytest.mark.thorough
 def test_the_interpreter_and_unknown_modules_are_refused(tmp_path):
     interpreted = ahead(tmp_path, interpret="1")
     assert interpreted.returncode == 2
@@ -164,6 +165,7 @@ def test_the_interpreter_and_unknown_modules_are_refused(tmp_path):
     assert "quire.kernels.gpu.aot.build define no builds" in without.stderr
 
 
+@pytest.mark.thorough
 def test_a_record_stands_for_what_has_not_changed_and_for_nothing_else(planted_record, tmp_path):
     first, folder, record = planted_record
     assert first.stdout.splitlines()[-2].endswith("2 builds of 1 modules, 0 at fault, 2 compiled")

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from parts import forked
 
 from quire.frontend.http.openai.responses import database as response_database
 from quire.frontend.http.openai.responses import store as response_store
@@ -45,14 +46,14 @@ def test_what_one_frontend_stores_another_reads_and_continues(tmp_path: Path) ->
     run(main)
 
 
-@pytest.mark.thorough
-def test_many_frontends_open_and_write_the_store_at_once(tmp_path: Path) -> None:
-    """Twenty times, because SQLite refuses only who comes at the very moment another changes the journal mode."""
-    directories = [tmp_path / str(number) for number in range(20)]
+@pytest.mark.parametrize(("num_frontends", "times"), [(3, 10), pytest.param(8, 20, marks=pytest.mark.thorough)])
+def test_many_frontends_open_and_write_the_store_at_once(tmp_path: Path, num_frontends: int, times: int) -> None:
+    """Many times, because SQLite refuses only who comes at the very moment another changes the journal mode."""
+    directories = [tmp_path / str(number) for number in range(times)]
     for directory in directories:
         directory.mkdir()
     frontends = [
-        subprocess.Popen(
+        forked.Popen(
             [sys.executable, "-P", "-c", FRONTEND, f"r{number}", *map(str, directories)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -60,18 +61,18 @@ def test_many_frontends_open_and_write_the_store_at_once(tmp_path: Path) -> None
             text=True,
             bufsize=1,
         )
-        for number in range(8)
+        for number in range(num_frontends)
     ]
     for _ in directories:
         there = [frontend for frontend in frontends if frontend.stdout.readline()]
         for frontend in there:
             frontend.stdin.write("\n")
-    assert [frontend.communicate()[1] for frontend in frontends] == [""] * 8
+    assert [frontend.communicate()[1] for frontend in frontends] == [""] * num_frontends
 
     async def main() -> None:
         for directory in directories:
             store = ResponseStore(str(directory), 1 << 20)
-            assert [await held(store, f"r{number}") for number in range(8)] == [True] * 8
+            assert [await held(store, f"r{number}") for number in range(num_frontends)] == [True] * num_frontends
 
     run(main)
 
