@@ -103,9 +103,11 @@ def bench(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
 
 
 class Script(quire_pb2_grpc.InferenceServicer, quire_pb2_grpc.ControlServicer):
-    """Answers each stream with `max_tokens` tokens, two to a message; refuses prompts longer than 64 tokens."""
+    """Answers each stream with `max_tokens` tokens, two to a message; refuses prompts longer than 64 tokens, and more
+    streams at a time than it has `places`."""
 
     def __init__(self) -> None:
+        self.places = 1000
         self.requests: list[quire_pb2.GenerateRequest] = []
         self.open = 0
         self.most_open = 0
@@ -118,16 +120,18 @@ class Script(quire_pb2_grpc.InferenceServicer, quire_pb2_grpc.ControlServicer):
 
     async def Stream(self, request, context):
         self.requests.append(request)
-        if len(request.prompt_token_ids.ids) > 64:
+        if len(request.prompt_token_ids.ids) > 64 or self.open >= self.places:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full")
         self.open += 1
         self.most_open = max(self.most_open, self.open)
-        yield quire_pb2.StreamEvent(started=quire_pb2.Started(request_id="r", model="m"))
-        for first in range(0, request.max_tokens, 2):
-            await asyncio.sleep(0.001)
-            token_ids = list(range(first, min(first + 2, request.max_tokens)))
-            yield quire_pb2.StreamEvent(delta=quire_pb2.Delta(token_ids=token_ids))
-        self.open -= 1
+        try:
+            yield quire_pb2.StreamEvent(started=quire_pb2.Started(request_id="r", model="m"))
+            for first in range(0, request.max_tokens, 2):
+                await asyncio.sleep(0.001)
+                token_ids = list(range(first, min(first + 2, request.max_tokens)))
+                yield quire_pb2.StreamEvent(delta=quire_pb2.Delta(token_ids=token_ids))
+        finally:
+            self.open -= 1
         yield quire_pb2.StreamEvent(
             finished=quire_pb2.Finished(
                 finish_reason=quire_pb2.FINISH_REASON_LENGTH,

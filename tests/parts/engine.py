@@ -13,6 +13,7 @@ from pathlib import Path
 from parts import forked
 from parts.clock import GUARD, eventually
 
+from quire.proto.api import EngineLoad, RequestError
 from quire.proto.client import Client
 
 # `quire serve`, but a test run that is killed leaves no engine behind
@@ -23,6 +24,8 @@ from quire.proto.process.parent_death import tie_to_parent
 tie_to_parent()
 sys.exit(main())
 """
+# its workers are forked from it: no machine is so slow that a scheduler does not welcome one in this time
+PATIENT = f"import quire.worker.loop; quire.worker.loop.HELLO_SECONDS = {GUARD}\n"
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))\n"
 LIBRARY = ("transformers.models.auto.modeling_auto",)
 """Imports of a worker that runs modules of transformers."""
@@ -35,11 +38,12 @@ class Engine:
         """`num_descriptors`: so many may each process have open; 0: as many as this one. `fresh`: its processes are
         started as a user starts them, not forked from one that has imported, with `imports`, what they need.
         """
-        limited = LIMITED.format(num_descriptors) if num_descriptors else ""
+        before = LIMITED.format(num_descriptors) if num_descriptors else ""
+        before += "" if fresh else PATIENT
         # one thread per worker: tiny layers gain nothing from more; float32 where no dtype is asked for: texts of two
         # runs are compared, and with eight bits of mantissa two tokens are often equally likely
         arguments = ["serve", "--dtype=float32", *flags, "--grpc-port=0", "--http-port=0", "--num-threads=1"]
-        command = [sys.executable, "-P", "-c", limited + TIED_MAIN, *arguments]
+        command = [sys.executable, "-P", "-c", before + TIED_MAIN, *arguments]
         how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
         self.process = subprocess.Popen(command, **how) if fresh else forked.Popen(command, imports=imports, **how)
         self.lines: list[str] = []
@@ -83,9 +87,24 @@ class Engine:
     def all_pids(self) -> list[int]:
         return [self.process.pid, *(pid for pid, _ in descendants(self.process.pid))]
 
+    def load(self) -> EngineLoad:
+        """Its load; asked for again where a frontend misses the scheduler, which stands still on a busy machine."""
+        found: list[EngineLoad] = []
+
+        def is_told() -> bool:
+            try:
+                found.append(self.client.load())
+            except RequestError as error:
+                if error.reason != "SCHEDULER_LOST":
+                    raise
+            return bool(found)
+
+        eventually(is_told)
+        return found[0]
+
     def idle(self) -> bool:
         """Nothing lives, and no block is held."""
-        load = self.client.load()
+        load = self.load()
         return load.num_running == load.num_waiting == load.fenced_blocks == 0 and load.free_blocks == load.num_blocks
 
     def stop(self, drains: bool = False) -> int:

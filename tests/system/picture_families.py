@@ -16,7 +16,7 @@ import tiny_qwen2_5_vl
 import tiny_qwen2_vl
 import tiny_qwen3_vl_moe
 from noise_pictures import picture
-from picture_chats import CHATS
+from picture_chats import CHATS, openai_content
 
 Flags = tuple[str, ...]
 WHOLE: Flags = ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching")
@@ -45,7 +45,9 @@ class Family:
     publish: Callable[[Path], Any] = lambda folder: folder
     """What becomes of the folder once the library has read it."""
     over_http: tuple[str, ...] = ()
-    """Chats that the first engine is asked through OpenAI's door, too."""
+    """Chats that are asked through OpenAI's door, too."""
+    refused: tuple[tuple[Any, dict[str, Any], str], ...] = ()
+    """Contents that are refused there, with fields of the request and a word of the refusal."""
 
 
 def pages(tiny: Any, count: int) -> Flags:
@@ -83,6 +85,8 @@ def grids_chats() -> dict[str, list[Any]]:
     }
 
 
+SOUND = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+CLIP = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
 ROWS_CHATS = {name: CHATS[name] for name in ("first", "last", "adjacent", "repeated", "text")} | {
     "large": [picture(tiny_mistral3.LONGEST, 300, 3), "what do you see"]
 }
@@ -136,6 +140,7 @@ FAMILIES = {
     "Mistral 3": mistral(
         {"whole": WHOLE, "two ranks": (*TWO_RANKS, *pages(tiny_mistral3, 2), "--max-num-encoder-patches", "256")},
         over_http=("last",),
+        refused=(([CLIP], {}, "video"),),
     ),
     "Ministral 3": mistral(
         {"two ranks, in chunks": (*TWO_RANKS, *CHUNKED)},
@@ -163,6 +168,7 @@ FAMILIES = {
             "whole": WHOLE,
         },
         over_http=("first", "many"),
+        refused=(("what", {"mm_processor_kwargs": {"do_pan_and_scan": True}}, "do_pan_and_scan"),),
     ),
     "Gemma 4, seen whole": gemma4(
         "large",
@@ -173,6 +179,10 @@ FAMILIES = {
             )
         },
         over_http=("first", "many"),
+        refused=(
+            ([SOUND], {}, "input_audio"),
+            (openai_content(CHATS["first"]), {"mm_processor_kwargs": {"max_pixels": 9}}, "max_pixels"),
+        ),
     ),
     "Gemma 4, with experts": gemma4("experts", {"two ranks": (*FEW, *TWO_RANKS, "--max-num-batched-tokens", "77")}),
     "Gemma 4, vectors of layers": gemma4("small", {"in chunks, a divided tower": (*DIVIDED, *CHUNKED)}),

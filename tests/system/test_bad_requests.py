@@ -223,7 +223,7 @@ def test_b19_and_b21_a_full_queue_names_its_limit_and_clients_that_leave_empty_i
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(doors.begin(LONG))
-        eventually(lambda: doors.engine.client.load().num_waiting >= 2)
+        eventually(lambda: doors.engine.load().num_waiting >= 2)
         over_grpc, over_http = doors.grpc(LONG), doors.http(LONG)
         assert (over_grpc.status, over_http.status) == ("RESOURCE_EXHAUSTED", 429)
         for refusal in (over_grpc, over_http):

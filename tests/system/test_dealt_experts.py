@@ -36,10 +36,10 @@ def test_dealt_experts_go_on_through_preemptions_cached_prefixes_and_the_death_o
 
     expected = [alone(prompt) for prompt in prompts]
     assert [tokens[:NUM_OF_FIRST] for tokens in expected] == continued(folder, prompts, NUM_OF_FIRST)
-    assert engine.client.load().num_preemptions == 0
+    assert engine.load().num_preemptions == 0
     readers = [Reader(engine, request(prompt, NUM_TOKENS)) for prompt in prompts]
     assert [reader.result() for reader in readers] == expected
-    assert engine.client.load().num_preemptions > 0
+    assert engine.load().num_preemptions > 0
     assert sorted(reader.finished[0].usage.cached_tokens for reader in readers)[1:] == [32] * 3
 
     def some_begun():

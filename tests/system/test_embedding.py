@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import re
 import signal
 import urllib.error
 import urllib.request
@@ -211,5 +210,5 @@ def test_texts_are_embedded_although_the_worker_dies(serve):
     for pid in engine.pids("worker"):
         os.kill(pid, signal.SIGKILL)
     np.testing.assert_allclose(engine.client.embed(EmbedRequest(inputs=TEXTS[:4])).vectors, wanted, atol=1e-6)
-    assert any(re.search("restart|epoch 2", line) for line in engine.lines[lines:])
+    engine.wait_for_line("restart|epoch 2", after=lines)
     eventually(engine.idle)

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,7 @@ class Reader(threading.Thread):
         assert not self.is_alive(), f"the stream hangs after {len(self.tokens)} tokens"
         assert self.error is None, self.error
         assert len(self.finished) == 1
+        assert self.finished[0].usage.completion_tokens == len(self.tokens)
         return self.tokens
 
     @property
@@ -95,13 +96,17 @@ def start_readers(engine, num_tokens: int, **more: object) -> list[Reader]:
     return begun(engine, [request(prompt, num_tokens, **more) for prompt in PROMPTS])
 
 
-def killed_amid(engine, start: Callable[[], list[Reader]], role: str, rank: int = 0, resumed=all) -> list[list[int]]:
-    """Tokens of streams that were resumed after this death, which on a busy machine may come when they have ended."""
+def killed_amid(
+    engine, start: Callable[[], list[Reader]], role: str, rank: int = 0, resumed=all, number: int = signal.SIGKILL
+) -> list[list[int]]:
+    """Tokens of streams that were resumed after this signal, which on a busy machine may come when they have ended."""
     until = time.monotonic() + GUARD
     while time.monotonic() < until:
         readers, seen = start(), len(engine.lines)
-        os.kill(engine.pids(role)[rank], signal.SIGKILL)
+        os.kill(engine.pids(role)[rank], number)
+        last = Reader(engine, request([5], 1))  # one at least is not answered by who has stopped
         tokens = [reader.result() for reader in readers]
+        last.result()
         engine.wait_for_line("ready again", after=seen)
         if resumed(reader.was_resumed for reader in readers):
             return tokens
@@ -116,7 +121,7 @@ def engine(serve, model):
 @pytest.fixture(scope="module")
 def of_one_rank(serve, model):
     """Its workers may be as slow as they like."""
-    return serve(str(model), "--drain-timeout", "600")
+    return serve(str(model), "--drain-timeout", "600", *RESTARTS)
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +154,9 @@ def test_streams_survive_the_kill_of_a_worker_that_calculates_the_scales_of_its_
     engine = serve(str(model), "--kv-cache-dtype=fp8", "--calculate-kv-scales", "--max-num-seqs=16", *RESTARTS)
     undisturbed = [Reader(engine, request(prompt, LONG_ENOUGH)).result() for prompt in PROMPTS]
     assert killed_amid(engine, lambda: start_readers(engine, LONG_ENOUGH), "worker") == undisturbed
-    calculated = [line.partition("scales of the KV cache by ")[2] for line in engine.lines]
-    assert len(set(filter(None, calculated))) == 1
+    calculated = list(filter(None, (line.partition("scales of the KV cache by ")[2] for line in engine.lines)))
+    assert len(calculated) > 1
+    assert len(set(calculated)) == 1
     assert engine.client.server_info().kv_dtype == "float8_e4m3fn"
     assert engine.stop() == 0
 
@@ -194,22 +200,24 @@ def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed):
 
 def test_streams_survive_a_worker_that_hangs(impatient):
     engine = impatient
-    readers = start_readers(engine, LONG_ENOUGH)
-    os.kill(engine.pids("worker")[0], signal.SIGSTOP)
+    stopped = killed_amid(engine, lambda: start_readers(engine, LONG_ENOUGH), "worker", number=signal.SIGSTOP)
+    assert [len(tokens) for tokens in stopped] == [LONG_ENOUGH] * len(PROMPTS)
     engine.wait_for_line("no answer to step")
-    assert all(len(reader.result()) == LONG_ENOUGH for reader in readers)
-    assert all(reader.was_resumed for reader in readers)
     eventually(engine.idle)
 
 
 def test_streams_survive_a_scheduler_that_was_stopped_for_a_while(of_one_rank):
     engine = of_one_rank
-    readers = start_readers(engine, LONG_ENOUGH)
-    (scheduler,) = engine.pids("scheduler")
-    os.kill(scheduler, signal.SIGSTOP)
-    time.sleep(7)  # less than the supervisor's patience, more than the frontends' and their leases
-    os.kill(scheduler, signal.SIGCONT)
-    assert all(len(reader.result()) == LONG_ENOUGH for reader in readers)
+    for _ in range(10):
+        readers = start_readers(engine, LONG_ENOUGH)
+        (scheduler,) = engine.pids("scheduler")
+        os.kill(scheduler, signal.SIGSTOP)
+        time.sleep(6.5)  # less than the supervisor's patience, more than the frontends' and their leases
+        with suppress(ProcessLookupError):
+            os.kill(scheduler, signal.SIGCONT)
+        assert all(len(reader.result()) == LONG_ENOUGH for reader in readers)
+        if engine.pids("scheduler") == [scheduler]:  # else a busy machine took so long that it was replaced
+            break
     assert engine.pids("scheduler") == [scheduler]
     eventually(engine.idle)
 
@@ -236,7 +244,7 @@ def test_a_dead_frontend_is_replaced_and_its_blocks_are_free(engine):
 def test_a_cancelled_stream_frees_its_blocks(engine):
     with closing(engine.client.stream(request(PROMPTS[0], 8000))) as events:
         assert next(event for event in events if isinstance(event, Delta)).token_ids
-        assert engine.client.load().num_running == 1
+        assert engine.load().num_running == 1
     eventually(engine.idle)
 
 
@@ -250,8 +258,11 @@ def test_abort_by_id_ends_the_stream_with_reason_abort(engine):
 
 
 def test_a_deadline_ends_the_stream_with_its_usage(engine):
-    reader = Reader(engine, request(PROMPTS[0], 8000, timeout_seconds=2.0))
-    reader.join(GUARD)
+    for seconds in (1.0, 4.0, 16.0, 64.0):
+        reader = Reader(engine, request(PROMPTS[0], 8000, timeout_seconds=seconds))
+        reader.join(GUARD)
+        if reader.tokens:  # else this machine begins none so soon
+            break
     assert reader.error is not None
     assert reader.error.status == "DEADLINE_EXCEEDED"
     assert reader.finished[0].finish_reason == "deadline"
@@ -317,4 +328,4 @@ def test_a_crash_loop_ends_with_the_reason(serve, model):
         os.kill(worker, signal.SIGKILL)
         eventually(lambda dead=worker: dead not in engine.pids("worker"))
     assert engine.process.wait(GUARD) == 1
-    assert "giving up" in engine.log
+    engine.wait_for_line("giving up")

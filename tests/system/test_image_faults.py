@@ -3,19 +3,21 @@
 import contextlib
 import functools
 import os
+import re
 import signal
 import sys
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
 from noise_pictures import picture, png
 from parts.clock import GUARD, eventually
+from parts.engine import descendants
 from tiny_qwen3_vl import write_checkpoint
 
 from quire.proto.api import Chat, ChatMessage, Delta, GenerateRequest, ImagePart, RequestError, TextPart
@@ -68,11 +70,22 @@ class Reader:
 
 def amid_pictures(engine, readers):
     """A prompt is computed as far as some picture of it."""
-    return any(20 < one.num_scheduled < one.num_prompt - 100 for one in engine.client.status().outputs)
+    try:
+        outputs = engine.client.status().outputs
+    except RequestError as error:
+        if error.reason != "SCHEDULER_LOST":  # one that stood still on a busy machine
+            raise
+        return False
+    return any(20 < one.num_scheduled < one.num_prompt - 100 for one in outputs)
 
 
 def amid_answers(engine, readers):
     return all(len(reader.tokens) > 20 for reader in readers)
+
+
+def first_amid_its_answer(engine, readers):
+    """The one that has most pictures."""
+    return len(readers[0].tokens) > 20 and not readers[0].is_done
 
 
 def caught(engine, pool, moment, salt):
@@ -130,12 +143,13 @@ def test_a_frontends_death_ends_its_own_streams_and_removes_its_pictures(serve, 
     with ThreadPoolExecutor(4) as pool:
         whole = Reader(pool, engine, CHATS[1], "whole").result()
         (folder,) = media.iterdir()
-        readers = [Reader(pool, engine, content, "killed") for content in CHATS]
-        eventually(lambda: amid_answers(engine, readers))
+        first, *others = caught(engine, pool, first_amid_its_answer, "killed")
         os.kill(engine.pids("frontend")[0], signal.SIGKILL)
-        for reader in readers:
-            with pytest.raises(RequestError):
-                reader.result()
+        with pytest.raises(RequestError):
+            first.result()
+        for reader in others:  # they began sooner, and on a busy machine may have ended
+            with contextlib.suppress(RequestError):
+                assert len(reader.result()) == LONG
 
         def answers_again():
             with contextlib.suppress(RequestError):
@@ -149,29 +163,31 @@ def test_a_frontends_death_ends_its_own_streams_and_removes_its_pictures(serve, 
     engine.stop()
 
 
-def slow_pictures():
-    """Twelve that take seconds to decode, of few bytes."""
-    for number in range(12):
-        image = Image.linear_gradient("L").resize((3000 + number, 3000)).convert("RGB")
-        yield ImagePart(data=png(image))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seconds", [600, 1])
-def test_a_drain_waits_for_pictures_that_are_decoded(serve, model, seconds, tmp_path):
-    flags = ("--drain-timeout", str(seconds), "--media-processes", "1", "--run-dir", str(tmp_path / "run"))
-    engine = serve(str(model), *flags)
-    chat = Chat([ChatMessage("user", [*slow_pictures(), TextPart("what do you see")])])
-    request = GenerateRequest(input=chat, temperature=0, max_tokens=8, ignore_eos=True)
+@pytest.mark.parametrize("seconds", [600, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_drain_waits_for_a_picture_that_is_decoded(serve, model, seconds):
+    """The process that decodes it stands still until the drain has begun, or for longer than a drain may take."""
+    engine = serve(str(model), "--drain-timeout", str(seconds), "--media-processes", "1")
+    chats = [Chat([ChatMessage("user", [ImagePart(data=png(picture(96, 64, n)))])]) for n in range(2)]
+    first, second = (GenerateRequest(input=chat, temperature=0, max_tokens=8, ignore_eos=True) for chat in chats)
+    engine.client.generate(first)
+    (decoder,) = (pid for pid, command in descendants(engine.process.pid) if "decode_child" in command)
+    os.kill(decoder, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(engine.client.generate, request)
-        eventually(lambda: any((tmp_path / "run/media").glob("*/*")))
-        assert engine.client.load().num_running == 0
+        asked = pool.submit(engine.client.generate, second)
+        eventually(lambda: preparing_bytes(engine) > 0)
+        assert engine.load().num_running == 0
         engine.process.send_signal(signal.SIGTERM)
+        engine.wait_for_line("draining")
         if seconds > 1:
+            os.kill(decoder, signal.SIGCONT)
             assert asked.result(GUARD).outputs[0].finished.usage.completion_tokens == 8
         else:
             with pytest.raises(RequestError) as refused:
                 asked.result(GUARD)
             assert refused.value.reason == "DRAINING"
     assert engine.process.wait(GUARD) == 0
+
+
+def preparing_bytes(engine):
+    page = urllib.request.urlopen(f"http://{engine.http}/metrics", timeout=GUARD).read().decode()
+    return float(re.search(r"^quire_preparing_bytes(?:{.*})? (\S+)$", page, re.MULTILINE)[1])

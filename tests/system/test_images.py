@@ -63,6 +63,15 @@ def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, mod
     engine.stop()
 
 
+def test_without_its_tower_a_model_answers_texts_alike_and_refuses_pictures(serve, model, expected):
+    engine = serve(str(model), "--language-model-only")
+    assert list(answer(engine, CHATS["text"])[:2]) == expected["text"]
+    with pytest.raises(RequestError, match="image") as refused:
+        engine.client.generate(request(CHATS["first"]))
+    assert refused.value.reason == "UNSUPPORTED"
+    engine.stop()
+
+
 @pytest.fixture(scope="module")
 def engine(serve, model):
     return serve(str(model), "--frontends", "2", "--block-size", "8")

@@ -64,7 +64,7 @@ def test_who_waited_knows_for_what(stories):
 
 def test_who_was_preempted_knows_by_whom(engine, stories):
     told = [moment.detail for story in stories.values() for moment in story.moments if moment.what == "preempted"]
-    assert len(told) == engine.client.load().num_preemptions > 0
+    assert len(told) == engine.load().num_preemptions > 0
     assert all(any(f"request {name!r}" in detail for name in NAMES) for detail in told)
 
 

@@ -81,4 +81,4 @@ def test_streams_survive_the_kill_of_a_worker(served):
 
 
 def test_it_stops_as_it_should(served):
-    assert served[0].stop() == 0
+    assert served[0].stop(drains=True) == 0

@@ -79,5 +79,5 @@ def test_the_excess_is_refused_soon_the_others_are_answered_and_a_stream_beside_
     assert sorted(waits)[int(0.9 * len(waits))] < 400
     assert num_tokens > NUM_STREAMS
     assert max(between) < 1.5 * NUM_STREAMS, "between two of the neighbour's events every caller was refused, and again"
-    info = engine.client.load()
+    info = engine.load()
     assert info.num_waiting <= NUM_PLACES // 2

@@ -1,6 +1,7 @@
 """Pictures to every family that reads them, through real engines: tokens equal to those of transformers, however they
 are scheduled, over both doors; Qwen3-VL, with all that may go wrong, is `test_images`."""
 
+import functools
 import json
 import urllib.error
 import urllib.request
@@ -25,32 +26,29 @@ def case(family, engine):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """`made(family) -> (folder, what the library answers to its chats)`"""
-    known = {}
+def folder_of(tmp_path_factory):
+    """`folder_of(family)`: a checkpoint that its library reads."""
+    return functools.cache(lambda family: FAMILIES[family].write(tmp_path_factory.mktemp("pictures")))
 
+
+@pytest.fixture(scope="module")
+def made(folder_of):
+    """`made(family) -> (folder as it is published, what the library answers to its chats)`"""
+
+    @functools.cache
     def make(name):
-        if name not in known:
-            family, folder = FAMILIES[name], tmp_path_factory.mktemp("pictures")
-            family.write(folder)
-            known[name] = folder, expected_of(folder, family.library, family.chats)
-            family.publish(folder)
-        return known[name]
+        family, folder = FAMILIES[name], folder_of(name)
+        expected = expected_of(folder, family.library, family.chats)
+        family.publish(folder)
+        return folder, expected
 
     return make
 
 
 @pytest.fixture(scope="module")
-def engine_of(serve, made):
+def engine_of(serve, folder_of):
     """`engine_of(family, *flags)`: an engine that only answers."""
-    known = {}
-
-    def start(family, *flags):
-        if (family, flags) not in known:
-            known[family, flags] = serve(str(made(family)[0]), *flags)
-        return known[family, flags]
-
-    return start
+    return functools.cache(lambda family, *flags: serve(str(folder_of(family)), *flags))
 
 
 def post(engine, content, **more):
@@ -94,33 +92,15 @@ def test_without_its_tower_a_model_answers_texts_alike(serve, made):
     engine.stop()
 
 
-SOUND = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
-CLIP = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.refused])
+def test_what_a_family_does_not_read_is_refused_by_name(engine_of, family):
+    for content, more, said in FAMILIES[family].refused:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(engine_of(family), content, **more)
+        assert caught.value.code == 400
+        assert said in caught.value.read().decode()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("family", "content", "more", "said"),
-    [
-        ("Mistral 3", [CLIP], {}, "video"),
-        ("Gemma 3", "what", {"mm_processor_kwargs": {"do_pan_and_scan": True}}, "do_pan_and_scan"),
-        ("Gemma 4, seen whole", [SOUND], {}, "input_audio"),
-        (
-            "Gemma 4, seen whole",
-            openai_content(CHATS["first"]),
-            {"mm_processor_kwargs": {"max_pixels": 9}},
-            "max_pixels",
-        ),
-    ],
-)
-def test_what_a_family_does_not_read_is_refused_by_name(engine_of, family, content, more, said):
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        post(engine_of(family), content, **more)
-    assert caught.value.code == 400
-    assert said in caught.value.read().decode()
-
-
-@pytest.mark.thorough
 def test_a_text_names_no_place_of_a_picture_in_rows_and_a_line_is_no_picture(engine_of):
     engine = engine_of("Mistral 3")
     with pytest.raises(RequestError, match="is nothing when it is reduced to 160 x 160; cut the image"):
@@ -143,9 +123,9 @@ def test_answers_to_videos_are_those_of_transformers(engine_of, made, family):
 
 
 @pytest.mark.parametrize(("family", "steps", "tokens"), [("Gemma 3", 15, 9), ("Gemma 4, seen whole", 75, 70)])
-def test_steps_too_small_for_an_image_are_refused_at_the_start(quire, made, family, steps, tokens):
+def test_steps_too_small_for_an_image_are_refused_at_the_start(quire, folder_of, family, steps, tokens):
     flags = (f"--max-num-batched-tokens={steps}", "--max-num-seqs=8")
-    model = str(made(family)[0])
+    model = str(folder_of(family))
     said = f"--max-num-batched-tokens: {steps} hold no image of {tokens} tokens, which run in one step, beside 7 other"
     for found, code in (
         (quire("doctor", model, *flags), 1),
@@ -155,7 +135,6 @@ def test_steps_too_small_for_an_image_are_refused_at_the_start(quire, made, fami
         assert f"{said} outputs; give at least {tokens + 7}, or lower --max-num-seqs" in found.stdout + found.stderr
 
 
-@pytest.mark.thorough
-def test_steps_too_small_for_an_image_that_is_seen_in_parts_are_not(quire, made):
-    model = str(made("Gemma 4, vectors of layers")[0])
+def test_steps_too_small_for_an_image_that_is_seen_in_parts_are_not(quire, folder_of):
+    model = str(folder_of("Gemma 4, vectors of layers"))
     assert quire("doctor", model, "--max-num-batched-tokens=75", "--max-num-seqs=8").returncode == 0

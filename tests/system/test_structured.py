@@ -160,12 +160,12 @@ def test_a_worker_killed_in_mid_stream_changes_no_text(engine) -> None:
                     started[number].set()
         return [text for _, text in sorted(texts.items())]
 
-    epoch = engine.client.load().epoch
+    epoch = engine.load().epoch
     with ThreadPoolExecutor(len(requests)) as pool:
         streams = [pool.submit(stream, number) for number in range(len(requests))]
         assert all(event.wait(GUARD) for event in started)
         os.kill(engine.pids("worker")[0], signal.SIGKILL)
         disturbed = [text for reading in streams for text in reading.result(GUARD)]
-    assert engine.client.load().epoch == epoch + 1
+    assert engine.load().epoch == epoch + 1
     assert disturbed == undisturbed
     eventually(engine.idle)

@@ -28,8 +28,9 @@ from quire.proto.transport.channel import ipc_address
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
-PATIENCE = {"startup": GUARD, "stop_grace": GUARD, "silence": GUARD, "frontend_silence": GUARD, "first_sign": GUARD}
-"""Timers of a test that is not about them: no machine is so slow that one of them rings."""
+PATIENT = ("startup", "stop_grace", "stop_tier", "silence", "frontend_silence", "first_sign")
+PATIENCE = dict.fromkeys(PATIENT, 2 * GUARD)
+"""Timers of a test that is not about them: no machine is so slow that one rings, and who waits for one fails."""
 becoming.FORKED = re.compile(f"{becoming.FORKED.pattern}|scheduler|worker|frontend")
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(TESTS)])
 

@@ -120,6 +120,7 @@ def test_a_hung_frontend_alone_is_killed_and_replaced(deploy):
     engine.kill("worker0")  # a turn that sees another death would see theirs, too
     engine.wait_for("group_ready", 2)
     assert [engine.pid_of(who) for who in ("frontend0", "scheduler")] == others
+    assert len(engine.events("group_lost")) == 1
 
 
 def test_a_machine_that_was_suspended_kills_nobody(deploy):

@@ -1,7 +1,7 @@
 """On PYTHONPATH of an engine under test: its workers' models load as slowly as real ones.
 
-Weights load for as many seconds more as the file says that `TEST_LOADING_SECONDS` names; the worker has joined the
-scheduler by then, as with a real checkpoint.
+Weights load for as many seconds more as the file says that `TEST_LOADING_SECONDS` names, and until it says a number;
+the worker has joined the scheduler by then, as with a real checkpoint.
 """
 
 import os
@@ -16,7 +16,10 @@ if "quire.worker" in sys.orig_argv:
     load_at_once = start.load_model
 
     def load_slowly(*arguments: Any) -> Any:
-        time.sleep(float(Path(os.environ["TEST_LOADING_SECONDS"]).read_text()))
+        file = Path(os.environ["TEST_LOADING_SECONDS"])
+        while not (seconds := file.read_text()):
+            time.sleep(0.05)
+        time.sleep(float(seconds))
         return load_at_once(*arguments)
 
     start.load_model = load_slowly
