@@ -26,24 +26,25 @@ Modules and tests elsewhere that do so say it themselves, with the same mark.
 pytest_plugins = ["parts.again"]
 
 LONGEST = (
-    "stand_in/test_both_scripts.py",
     "system/test_slow_loading.py",
-    "system/test_faults.py",
+    "stand_in/test_both_scripts.py",
     "gpu/test_scripts.py",
-    "sim/test_sim.py",
-    "sim/test_mutants.py",
-    "stand_in/test_stand_in.py",
     "deploy/test_wheel.py",
-    "worker/step/test_captured_path.py",
-    "worker/step/test_drafts.py",
-    "worker/models/test_fit.py",
-    "system/test_older_qwen.py",
-    "system/test_image_faults.py",
+    "sim/test_sim.py",
     "bench/test_image_door.py",
-    "system/test_equality.py",
+    "system/test_image_faults.py",
+    "stand_in/test_stand_in.py",
+    "worker/models/test_fit.py",
+    "worker/models/test_conditions.py",
+    "sim/test_mutants.py",
+    "system/test_page.py",
+    "system/test_faults.py",
+    "kernels/gpu/aot/test_compile.py",
+    "bench/test_front_door.py",
+    "system/test_refused_starts.py",
     "deploy/supervisor/test_supervisor.py",
 )
-"""Files that take most of a minute and more, those that mostly wait among those that compute: they begin first, so that
+"""Files that take half a minute and more, those that mostly wait among those that compute: they begin first, so that
 no core waits for them at the end.
 """
 
@@ -116,9 +117,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         if is_integration(item.path.parent):
             item.add_marker(pytest.mark.integration)
     mark_others_thorough(items, config.option.sample_seed)
-    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # whoever names files gives an order
-        begin = {HERE / name: rank for rank, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: begin.get(item.path, len(begin)))
+    begin = {HERE / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: begin.get(item.path, len(begin)))
 
 
 @pytest.fixture(scope="session")
