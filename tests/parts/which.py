@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
         case _:
             print(__doc__, file=sys.stderr)
             return 2
-    print(*(file.relative_to(ROOT) for file in found), sep="\n")
+    sys.stdout.writelines(f"{file.relative_to(ROOT)}\n" for file in found)
     return 0
 
 
