@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.frontend.http.openai.responses import event_log, follow, store
+from quire.frontend.http.openai.responses import database, event_log, follow, store
+from quire.frontend.http.openai.responses.clocks import ClockReading
 from quire.frontend.http.openai.responses.store import ResponseStore
 from quire.proto.api import RequestError
 from quire.proto.messages.params import ParameterError
@@ -156,6 +157,19 @@ def test_events_are_held_until_they_are_stored_and_told_from_there(tmp_path, mon
         assert kept.held_bytes == 0
 
     run(main)
+
+
+@pytest.mark.parametrize(("room", "left"), [(250, [100, 200, 300]), (150, [200, 300]), (-500, [300])])
+def test_a_full_store_lets_go_of_a_streams_oldest_events_and_of_no_more(tmp_path, room, left):
+    """A store with `room` for the first three pieces of 100 bytes; the newest one is always kept."""
+    opened, now = database.open_database(str(tmp_path / "responses.db")), ClockReading(1e9, 1.0)
+    stored = database.StoredResponse("a", "", "in_progress", now.wall, now.steady + 1, b"[]", b"{}")
+    database.put(opened, stored, [], 1 << 20, now)
+    (size,) = opened.execute("SELECT size FROM responses").fetchone()
+    for number in (0, 100, 200):
+        database.append_events(opened, "a", number, b"x" * 100, 1 << 20, now)
+    database.append_events(opened, "a", 300, b"x" * 100, size + 100 + room, now)
+    assert [first for (first,) in opened.execute("SELECT first FROM events ORDER BY first")] == left
 
 
 def test_events_that_a_failing_store_does_not_take_are_bounded(tmp_path, monkeypatch):
