@@ -14,8 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 FOLDERS = ("proto", "frontend", "scheduler", "worker", "kernels", "deploy")
 _SHADOWED = "node_modules"
-_AHEAD = ("becoming.py", "fork_server.py", "nursery.py")
-"""Those of tests/parts that import for whoever is forked: a test reaches what it names itself, not all that."""
+STARTS = {"deploy/commands/serve.py": ("quire.scheduler", "quire.worker", "quire.frontend")}
+"""Who starts modules as programs by names that stand in no text."""
+_AHEAD = ("becoming.py", "fork_server.py", "import_graph.py", "nursery.py")
+"""Those of tests/parts that name what others use: a test reaches what it names itself, not all that."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ def imports_of(file: Path) -> frozenset[Path]:
                 found |= _of_tests(f"{node.module}.{alias.name}", file)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
             found |= _named(node.value, file)
+    for name in STARTS.get(str(file.relative_to(ROOT)), ()):
+        found |= _of_product(name)
     return frozenset(found - {file})
 
 

@@ -20,6 +20,11 @@ from parts.import_graph import ROOT, reached_by
             ["worker/loop.py", "tests/frontend/conftest.py"],
         ),
         (
+            "tests/system/test_conformance.py",  # engines are all processes
+            ["scheduler/core/core.py", "worker/loop.py", "frontend/media/families/gemma4.py", "proto/prefix_key.py"],
+            ["tests/sim/run.py"],
+        ),
+        (
             "tests/proto/transport/test_wire.py",
             ["tests/proto/golden_messages.json", "tests/parts/golden.py", "proto/transport/wire.py"],  # what it reads
             ["scheduler/loop.py"],
