@@ -100,19 +100,11 @@ def test_offline_prints_the_agreed_keys_and_counts_every_token(engine_bench, tin
 
 
 def test_latency_prints_the_agreed_keys(engine_bench, tiny_checkpoint) -> None:
-    result = engine_bench(
-        "latency",
-        str(tiny_checkpoint()),
-        "--batch-size",
-        "3",
-        "--input-len",
-        "12",
-        "--output-len",
-        "6",
-        "--repeats",
-        "2",
-        *ENGINE,
-    )
+    sizes = ["--batch-size", "3", "--input-len", "12", "--repeats", "2"]
+    for output_len in ("6", "60", "600"):  # on a busy machine all of a few tokens come at once, and no step has a time
+        result = engine_bench("latency", str(tiny_checkpoint()), *sizes, "--output-len", output_len, *ENGINE)
+        if result["decode_ms_per_step_p50"]:
+            break
     assert set(result) >= COMMON | {"prefill_ms_p50", "decode_ms_per_step_p50", "share_of_limit"}
     expected = result["weight_bytes_per_step"] / result["read_gb_s"] / 1e6 / result["decode_ms_per_step_p50"]
     assert result["share_of_limit"] == pytest.approx(expected)
