@@ -257,6 +257,7 @@ def table() -> None:
         print(f"| {name} | {two:.1f} | {four:.1f} |")
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", ROWS)
 def test_four_times_as_much_takes_four_times_as_long(name):
     make, num = ROWS[name]

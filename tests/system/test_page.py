@@ -333,6 +333,7 @@ def test_with_keys_a_browser_opens_the_page_with_the_admin_key_as_password(brows
     context.close()
 
 
+@pytest.mark.thorough
 def test_the_page_of_routes_shows_what_each_reads(page, engine):
     page.goto(f"http://{engine.http}/docs")
     route = page.locator('[data-route="POST /v1/chat/completions"]')

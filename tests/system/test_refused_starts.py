@@ -32,12 +32,15 @@ def called(capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (
+        pytest.param(
             ("--no-enable-chunked-prefill", "--max-num-batched-tokens=64", "--max-num-seqs=8"),
             "max_num_batched_tokens|--max-num-batched-tokens",
+            marks=pytest.mark.thorough,
         ),
         (("--device=cuda",), "refused: --device: cuda"),
-        (("--api-key-file=/dev/null",), "--api-key-file /dev/null: no readable file"),
+        pytest.param(
+            ("--api-key-file=/dev/null",), "--api-key-file /dev/null: no readable file", marks=pytest.mark.thorough
+        ),
         (("--otlp-traces-endpoint=nonsense",), "frontend 0 refused this model or configuration"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import pytest
 
 from quire.proto.messages.introspection import (
     BLOCK_CACHED,
@@ -82,6 +83,7 @@ def test_each_block_is_drawn_as_what_it_is(engine):
     assert (drawn <= BLOCK_CACHED).all()
 
 
+@pytest.mark.thorough
 def test_a_large_pool_and_a_long_queue_are_told_in_part(engine, facts):
     e = engine(facts=msgspec.structs.replace(facts, num_blocks=MAX_STATUS_BLOCKS + 500), max_num_seqs=8)
     for number in range(1, MAX_STATUS_OUTPUTS + 100):

@@ -108,6 +108,7 @@ def planted_record(tmp_path):
     return ahead(tmp_path / "cache", *words, path=tmp_path), tmp_path, record
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_keeps_its_promises_is_ok_and_its_resources_are_named(planted):
     row = rows_of(planted)["good", 90]
     assert row["faults"] == []
@@ -120,6 +121,7 @@ def test_a_kernel_that_keeps_its_promises_is_ok_and_its_resources_are_named(plan
     assert older["instructions"] == ["cp.async.cg", "mma m16n8k16"]
 
 
+@pytest.mark.thorough
 def test_a_spill_and_its_stack_frame_are_faults(planted):
     row = rows_of(planted)["spilling", 90]
     assert row["spills"] > 0
@@ -130,21 +132,25 @@ def test_a_spill_and_its_stack_frame_are_faults(planted):
     ]
 
 
+@pytest.mark.thorough
 def test_a_missing_feature_is_a_fault_each(planted):
     assert rows_of(planted)["small rows", 90]["faults"] == ["no warp_specialize", "no wgmma"]
 
 
+@pytest.mark.thorough
 def test_more_shared_memory_than_the_chip_has_is_a_fault(planted):
     row = rows_of(planted)["large tiles", 90]
     assert row["faults"] == [f"shared memory {row['shared']} > {227 * 1024} bytes"]
 
 
+@pytest.mark.thorough
 def test_a_build_that_does_not_compile_is_a_fault_with_the_reason(planted):
     (fault,) = rows_of(planted)["incomplete", 90]["faults"]
     assert fault.startswith("does not compile: ValueError")
     assert "BLOCK_K" in fault
 
 
+@pytest.mark.thorough
 def test_one_fault_makes_the_exit_status_one_and_the_table_says_which(planted):
     assert planted.returncode == 1, planted.stderr
     assert "6 builds of 1 modules, 4 at fault" in planted.stdout

@@ -33,6 +33,7 @@ def tuner(monkeypatch):
         yield made
 
 
+@pytest.mark.thorough
 def test_candidates_that_fail_hang_or_die_cost_only_themselves(tuner, tmp_path):
     path = tmp_path / "chip.json"
     chosen = tune.measure(tuner, planted_trials.trials()[:2], path, 1000.0)
