@@ -1,11 +1,15 @@
 """The status page as a person sees it: a real browser on a real engine that works."""
 
 import base64
+import contextlib
 import http.client
 import json
+import os
 import re
 import shutil
+import signal
 import struct
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
@@ -48,7 +52,18 @@ def closed(page: Page) -> None:
 
 @pytest.fixture(scope="module")
 def engine(serve):
-    return serve("--kv-cache-memory-bytes", "8MiB", "--max-num-seqs", "4")
+    return serve("--kv-cache-memory-bytes", "8MiB", "--max-num-seqs", "4", f"--step-timeout={GUARD}")
+
+
+@contextlib.contextmanager
+def stands_still(engine) -> Iterator[None]:
+    """What is asked meanwhile stays as it is, however fast the machine is."""
+    (worker,) = engine.pids("worker")
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -196,7 +211,7 @@ def test_the_prefix_tree_is_drawn_when_something_is_cached(page, engine) -> None
 def test_at_both_widths_and_in_both_themes_all_of_it_fits(browser, engine, width) -> None:
     page = opened(browser, viewport={"width": width, "height": 800})
     page.goto(f"http://{engine.http}/")
-    with ThreadPoolExecutor(1) as client:
+    with ThreadPoolExecutor(1) as client, stands_still(engine):
         job = client.submit(post, engine.http, "a-label-that-is-much-longer-than-its-column-is-wide", n=2)
         page.locator("#requests button").first.click()
         expect(page.locator("#story-state")).to_have_text("live")
@@ -208,7 +223,7 @@ def test_at_both_widths_and_in_both_themes_all_of_it_fits(browser, engine, width
         for cell in page.locator("#requests tr").first.locator("th, td").all():
             box = cell.bounding_box()
             assert box is None or box["x"] + box["width"] <= width
-        job.result()
+    job.result()
     tiles = [round(tile.bounding_box()["y"]) for tile in page.locator(".tile").all()]
     assert tiles.count(tiles[0]) == (2 if width == 390 else 4)
     closed(page)
