@@ -29,7 +29,6 @@ def collector_as_before():
     import gc
 
     yield
-    gc.unfreeze()
     gc.enable()
 
 

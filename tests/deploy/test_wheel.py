@@ -140,7 +140,7 @@ def bundle(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.integration
+@pytest.mark.thorough
 def test_a_bundle_installs_and_serves_where_there_is_no_network(bundle: Path, tmp_path: Path) -> None:
     """pip resolves everything from the folder alone, by digest; the engine finds the code of others on its path."""
     script = str(Path(__file__).parent / "without_network.py")

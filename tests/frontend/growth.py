@@ -6,7 +6,7 @@ Four times the size is four times the work for a linear one, sixteen for a squar
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -19,12 +19,10 @@ Work = Callable[[], object]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_heap() -> Iterator[None]:
+def small_heap() -> None:
     """What was there before is not looked through again for every figure."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def written(parser: Callable[[], object], text: Callable[[int], str], piece: int = 1) -> Callable[[int], Work]:

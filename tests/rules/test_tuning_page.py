@@ -39,6 +39,7 @@ def commands() -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("row", rows("Fit"), ids=lambda row: row[0])
 def test_sizes_are_those_that_doctor_prints(capsys: pytest.CaptureFixture[str], row: list[str]) -> None:
     model, parameters, context, token, small_token, *widths = row

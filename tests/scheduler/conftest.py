@@ -1,5 +1,6 @@
 """A core that is stepped by hand, and a loop with peers on real sockets."""
 
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -30,8 +31,9 @@ def facts():
 
 
 @pytest.fixture
-def peers(request, tmp_path) -> Iterator[Peers]:
+def peers(request, tmp_path, monkeypatch) -> Iterator[Peers]:
     """Indirect parameters are further fields of the configuration."""
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)  # a scheduler of its own process has no test run to walk through
     peers = Peers(str(tmp_path))
     config = SchedulerConfig(
         frontends_address=peers.frontends_address,
@@ -50,3 +52,4 @@ def peers(request, tmp_path) -> Iterator[Peers]:
     thread.join()
     peers.close()
     context.term()
+    gc.enable()

@@ -138,7 +138,7 @@ def test_garbage_is_not_looked_for_again_in_what_is_cached_until_a_new_group(cac
         loop._collect_garbage(400.0)
         assert tied() is None
     finally:
-        gc.unfreeze()
+        gc.freeze()  # as this process was before
         loop._frontends.close()
         loop._workers.close()
         context.term()

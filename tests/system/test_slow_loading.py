@@ -16,7 +16,7 @@ from parts.clock import GUARD, eventually
 
 from quire.proto.api import Delta, Finished, GenerateRequest, RequestError
 
-NUM_TOKENS = 600
+NUM_TOKENS = 400
 """As many as take so long that all outputs run at once, on a busy machine too."""
 NUM_RUNNING = 4
 NUM_WAITING = 4

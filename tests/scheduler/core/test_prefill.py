@@ -240,7 +240,7 @@ def test_decodes_of_those_who_pass_never_push_a_whole_prompt_out(roomy):
     e = roomy(enable_chunked_prefill=False, max_model_len=BUDGET)
     e.submit(1, own(1, 200), max_tokens=50)
     for number in range(2, 60):
-        e.submit(number, own(number, 3), max_tokens=200)
+        e.submit(number, own(number, 3), max_tokens=50)
     first, second = e.plan(), e.plan()
     assert 1 not in [admit.params.seed for admit in first.admits.values()]
     assert len(first.admits) == BUDGET - 200

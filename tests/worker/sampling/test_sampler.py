@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from parts.examples import share
 
 from quire.kernels.sampling.score import best
 from quire.proto.messages.params import SamplingParams
@@ -142,7 +143,7 @@ request = st.tuples(
 )
 
 
-@settings(max_examples=200, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(200), database=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(request, min_size=1, max_size=5), st.integers(0, 10_000), st.sampled_from([0.1, 2.0, 8.0]))
 def test_any_mix_of_accepted_parameters_draws_what_each_request_alone_would(requests, seed, spread):
     generator = torch.Generator().manual_seed(seed)
