@@ -92,6 +92,22 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
     asyncio.run(main())
 
 
+def test_a_text_of_five_million_tokens_is_encoded_where_a_context_holds_them(model_dir):
+    text = "~" * 5_000_000
+
+    async def main():
+        pool = EncodeThreads(1)
+        config = FrontendConfig(scheduler_address="ipc://x", model=str(model_dir), served_model_names=("m",))
+        mine = AsyncTokenizer(config, TextTokenizer(str(model_dir)), pool)
+        try:
+            assert len(await mine.ids(EncodeText(False), text, "text")) == len(text)
+        finally:
+            await mine.close()
+            pool.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("signum", "said"), [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "to compute")])
 def test_a_process_that_fails_by_itself_is_answered_503_to_be_sent_again(web, monkeypatch, signum, said):
     monkeypatch.setattr(async_tokenizer, "LONG_CHARS", 10)

@@ -60,6 +60,7 @@ def test_a_part_is_read_from_where_it_says(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(IMAGE)
     large = bytes(MOST)
     assert read(ImagePart(data=IMAGE)) == IMAGE
+    assert read(ImagePart(data=large)) == large
     assert read(ImagePart(url="Data:image/png;base64," + base64.b64encode(large).decode())) == large
     assert read(ImagePart(url=f"File://{tmp_path}/a.png"), allowed_local_media_path=str(tmp_path)) == IMAGE
     with WebServer(page(IMAGE)) as server:
@@ -72,6 +73,8 @@ def test_a_video_is_read_from_where_it_says(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(IMAGE)
     encoded = base64.b64encode(IMAGE).decode()
     assert read_video(VideoPart(data=IMAGE)) == IMAGE
+    assert read_video(VideoPart(data=bytes(MOST))) == bytes(MOST)
+    assert read_video(VideoPart(frames=(bytes(MOST - 1), b"a"))) == [bytes(MOST - 1), b"a"]
     assert read_video(VideoPart(frames=(IMAGE, b"b"))) == [IMAGE, b"b"]
     assert read_video(VideoPart(url=f"data:video/mp4;base64,{encoded}")) == IMAGE
     assert read_video(VideoPart(url=f"data:image/gif;base64,{encoded}")) == IMAGE

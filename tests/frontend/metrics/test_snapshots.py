@@ -102,6 +102,16 @@ def test_a_run_directory_that_cannot_be_used_is_named_at_the_start(tmp_path):
         Snapshots(Metrics(), str(tmp_path / "missing"), 0)
 
 
+def test_of_the_one_before_it_a_frontend_goes_on_only_with_what_is_counted_and_known():
+    metrics = Metrics()
+    counted = Figure("generation_tokens_total", 5.0)
+    metrics.resume_from((Figure("unheard_of", 1.0), Figure("requests_in_flight", 7.0), counted), ())
+    values = [(one.name, one.value) for one in metrics.samples()]
+    assert ("generation_tokens_total", 5.0) in values
+    assert [value for name, value in values if name == "requests_in_flight"] == [0]
+    assert "unheard_of" not in dict(values)
+
+
 def test_histograms_of_another_version_do_not_spoil_the_sum():
     name = "inter_token_latency_seconds"
     ours = Snapshot(0.0, (Figure("unheard_of", 1.0),), (Distribution(name, (1.0, 2.0), (1, 2, 3), 9.0),))

@@ -121,6 +121,7 @@ def looked_up(folder, rank, size):
     made, plan = loaded(folder, rank, size)
     spec, vocabulary = made.model.spec, made.model.embedding
     assert isinstance(plan.form("embedding"), Groups)
+    assert plan.kv_dtype("auto") == "auto"  # the file states nothing of the cache
     assert (made.model.head is None) == spec.tied_embeddings
     vocabulary.group = SingleGroup()
     counted = sum(sizes.count(spec, size).bytes_by_form(4, plan).values())

@@ -186,6 +186,7 @@ def test_doctor_names_the_plan_of_every_checkpoint(made, name):
     size = r"[\d.]+ KiB"
     said = rf"{method}: {size} {re.escape(form)}, activations {re.escape(beside)}, {size} dense"
     assert re.fullmatch(said, quantization_in_words(needs))
+    assert needs.kv_dtype == ("fp8" if name == "modelopt_fp8" else needs.dtype)  # the others state nothing of the cache
 
 
 def test_doctor_names_each_form_of_a_checkpoint_of_several_and_none_of_a_cache_alone(made):
