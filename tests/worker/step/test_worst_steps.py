@@ -12,7 +12,7 @@ from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.specs.spec import LayerKV
 from quire.worker.start import start
 from quire.worker.step.runner import Runner
-from quire.worker.warm_up import held_lengths, run_worst, worst_lengths
+from quire.worker.warm_up import held_lengths, run_worst, warm_up, worst_lengths
 
 LAYOUT = kv_layout([LayerKV(1, 1, 8, None)], 8, torch.float32)
 
@@ -40,10 +40,9 @@ def test_the_worst_step_of_a_cache_is_the_largest_that_it_can_hold(settings, num
     assert held_lengths(worst_lengths(config), LAYOUT, Capacity(num_blocks, max_model_len)) == lengths
 
 
-@pytest.mark.parametrize("num_bytes", [4 << 20, 100 << 10], ids=["all", "what the cache holds"])
-def test_a_device_with_a_cache_of_a_given_size_runs_the_worst_step_before_it_is_ready(settings, num_bytes, monkeypatch):
-    monkeypatch.setattr(Device, "has_own_memory", True)
-    monkeypatch.setattr(Device, "reset_peak", lambda _: None)
+@pytest.fixture
+def sizes(monkeypatch):
+    """Rows and tokens of each step that runs."""
     sizes, launch = [], Runner.launch
 
     def noting(runner, plan):
@@ -51,6 +50,24 @@ def test_a_device_with_a_cache_of_a_given_size_runs_the_worst_step_before_it_is_
         return launch(runner, plan)
 
     monkeypatch.setattr(Runner, "launch", noting)
+    return sizes
+
+
+@pytest.mark.parametrize("num_bytes", [4 << 20, 100 << 10], ids=["all", "what the cache holds"])
+def test_a_device_with_a_cache_of_a_given_size_runs_the_worst_step_before_it_is_ready(
+    settings, num_bytes, sizes, monkeypatch
+):
+    monkeypatch.setattr(Device, "has_own_memory", True)
+    monkeypatch.setattr(Device, "reset_peak", lambda _: None)
     config = WorkerConfig(**{**settings, "kv_cache_memory_bytes": num_bytes, "max_model_len": 64})
     facts = start(config, 0, Device("cpu", 0), Groups).facts
     assert max(sizes) == (8, min(256, 8 * facts.num_blocks))
+
+
+@pytest.mark.parametrize(("num_blocks", "steps"), [(2, [(1, 8), (1, 1), (0, 0)]), (1, [])])
+def test_every_device_runs_a_prompt_and_a_token_that_its_cache_holds_before_it_is_ready(
+    settings, toy, sizes, num_blocks, steps
+):
+    _, driver = toy(torch.randn(50, 50))
+    warm_up(driver.runner, WorkerConfig(**settings), LAYOUT, Capacity(num_blocks, 256), thorough=False)
+    assert sizes == steps
