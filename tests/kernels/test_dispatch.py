@@ -1,12 +1,16 @@
 """The device chooses the form, after the arguments are checked; all forms of an operation have one signature."""
 
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
 from quire.kernels.catalog import OPERATIONS, implementations
 from quire.kernels.dispatch import Operation
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def double_reference(x):
@@ -40,3 +44,16 @@ def test_every_form_has_the_signature_of_its_reference(operation, device):
     wanted, given = (inspect.signature(function).parameters for function in (operation.reference, form))
     assert list(given) == list(wanted)
     assert [given[name].default for name in given] == [wanted[name].default for name in wanted]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_written_for_a_device_and_named_as_an_operation_serves_it(device):
+    folder = ROOT / "kernels" / {"cpu": "cpu", "cuda": "gpu"}[device]
+    served = {operation.name: operation.form(device) for operation in OPERATIONS}
+    idle = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted(folder.rglob("*.py"))
+        for name in re.findall(r"(?<!@triton\.jit\n)^def (\w+)\(", path.read_text(), re.MULTILINE)
+        if name in served and served[name] != f"quire.{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}:{name}"
+    ]
+    assert idle == []
