@@ -7,6 +7,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from parts.clock import eventually
+from parts.engine import alive
 
 from quire.deploy.supervisor import process as process_module
 from quire.deploy.supervisor.process import (
@@ -93,3 +95,16 @@ def test_only_workers_get_settings_of_their_threads_and_memory_and_the_users_own
     assert environment_of("frontend", *WORKER_ENVIRONMENT) == ["unset"] * len(WORKER_ENVIRONMENT)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     assert environment_of("worker", "GOMP_SPINCOUNT") == ["7"]
+
+
+def test_what_a_process_has_started_ends_with_it():
+    lines: list[str] = []
+    code = "import subprocess, time; print(subprocess.Popen(['sleep', '1000']).pid, flush=True); time.sleep(1000)"
+    process = SupervisedProcess("frontend", 0, [sys.executable, "-c", code], lines.append)
+    while not lines:
+        select.select(process.descriptors, (), ())
+        process.relay_log()
+    process.kill()
+    process.close()
+    started = int(lines[0].rpartition(" ")[2])
+    eventually(lambda: not alive(started))

@@ -10,6 +10,7 @@ import pytest
 
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.supervisor.rundir import RunDir
+from quire.proto.messages.media import MEDIA_FOLDER
 
 HOLD = """
 import sys
@@ -43,11 +44,14 @@ def test_it_is_private_and_what_was_left_is_swept_under_the_lock(runs: Path) -> 
     (path / "notes.txt").touch()
     (path / "metrics").mkdir()
     (path / "metrics" / "frontend-7.bin").touch()  # another engine's counters
+    (path / MEDIA_FOLDER / "0-old").mkdir(parents=True)
+    (path / MEDIA_FOLDER / "0-old" / "pixels").touch()
     held = RunDir(str(path))
     assert path.stat().st_mode & 0o777 == 0o700
     assert not (path / "workers.sock").exists()
     assert (path / "notes.txt").exists()
     assert not list((path / "metrics").iterdir())
+    assert not (path / MEDIA_FOLDER).exists()
     held.close()
     assert path.exists()  # a directory the user named stays
 

@@ -62,6 +62,7 @@ def test_a_refusal_at_the_door_has_the_shape_of_its_api(guarded):
 
 def test_what_reaches_everybodys_requests_needs_an_admin_key(guarded):
     async def check(port, s):
+        assert {"/v1/requests", "/v1/status", "/v1/prefixes", "/slots"} == {*ADMIN}
         for method, path in routes_of(s):
             is_admin = path.startswith(ADMIN)
             assert ((await ask(port, path, method, USER)).status == 403) == is_admin, path

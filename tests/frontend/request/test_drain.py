@@ -30,6 +30,7 @@ def test_what_arrived_before_the_drain_is_taken(serving, slow):
             await slow["begun"].wait()
             s.scheduler.change("draining")
             await s.until(lambda: s.server.scheduler.state == "draining")
+            assert s.server.pipeline.num_open == 1  # for which the process waits
             slow["end"].set()
             submit = await s.scheduler.submitted()
             assert submit.accepted

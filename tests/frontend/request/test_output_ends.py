@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 from generated import ids_of, read, text_of
 
 
-@pytest.mark.parametrize("include", [False, True])
-def test_a_stop_string_across_tokens_ends_the_output_and_tells_the_scheduler(serving, tokenizer, include):
+@pytest.mark.parametrize(("include", "reason"), [(False, "stop"), (True, "length")])
+def test_a_stop_string_across_tokens_ends_the_output_and_tells_the_scheduler(serving, tokenizer, include, reason):
     async def main():
         async with serving() as s:
             tokens = tokenizer.encode("the fox stop here now and more").ids
@@ -27,7 +27,7 @@ def test_a_stop_string_across_tokens_ends_the_output_and_tells_the_scheduler(ser
             await s.until(lambda: len(s.scheduler.aborts) == 1)
             abort = s.scheduler.aborts[0]
             assert (abort.numbers, abort.reason, abort.output_index) == ((submit.number,), "stop_string", 0)
-            s.scheduler.outputs(submit.number, [], [s.scheduler.finish(submit.number, len(tokens), "stop")])
+            s.scheduler.outputs(submit.number, [], [s.scheduler.finish(submit.number, len(tokens), reason)])
             events = await reading
             assert text_of(events) == "the fox sto" + ("p here n" if include else "")
             finished = events[-1]

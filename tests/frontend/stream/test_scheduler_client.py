@@ -308,13 +308,14 @@ def test_a_request_without_time_left_is_submitted_as_such(serving):
     asyncio.run(main())
 
 
-def test_a_request_that_no_message_can_hold_fails_alone(serving, monkeypatch):
-    """An integer beyond 64 bits stands for any defect of what was prepared."""
+@pytest.mark.parametrize("priority", [1 << 70, object()])
+def test_a_request_that_no_message_can_hold_fails_alone(serving, monkeypatch, priority):
+    """An integer beyond 64 bits, and what has no place in a message, stand for any defect of what was prepared."""
     submit_of = PreparedRequest.submit
 
     def too_large(prepared, *args, **more):
         submit = submit_of(prepared, *args, **more)
-        return msgspec.structs.replace(submit, priority=1 << 70) if prepared.n == 2 else submit
+        return msgspec.structs.replace(submit, priority=priority) if prepared.n == 2 else submit
 
     monkeypatch.setattr(PreparedRequest, "submit", too_large)
 

@@ -92,3 +92,16 @@ def test_drafts_take_no_block_that_an_output_may_need_next(drafting, facts):
     assert d.core.group_epoch.memory.available == 3
     d.engine.submit(2, 8, max_tokens=4)
     assert d.plan() == [(0, 2, 1), (1, 8, 0)], "its own blocks have room for one"
+
+
+def test_drafts_leave_the_first_in_line_its_blocks(drafting, facts):
+    """It is refused for the tokens of this step alone: its four blocks, and one more, are to be there in the next."""
+    facts = msgspec.structs.replace(facts, num_blocks=8, max_model_len=16)
+    d = drafting(facts=facts, enable_chunked_prefill=False, enable_prefix_caching=False, max_num_batched_tokens=16)
+    for number in (1, 2):
+        d.engine.submit(number, 3, max_tokens=13)
+    assert d.plan() == [(0, 3, 0), (1, 3, 0)]
+    d.answer()
+    d.engine.submit(3, 15, max_tokens=1)
+    assert d.plan() == [(0, 1, 0), (1, 1, 0)]
+    assert d.core.group_epoch.memory.available == 6

@@ -184,6 +184,12 @@ def test_a_function_has_any_name_that_a_request_may_give_it(name, written, text)
         assert read(name, list(renamed), names=names) == (found, calls)
 
 
+def test_a_call_has_the_id_that_the_model_gave_it():
+    written = KIMI.format(KIMI_CALL.format("get_weather", 3, A) + KIMI_CALL.format("f", 4, "{}"))
+    deltas = choose("kimi_k2", "").parser(NAMES).feed(written).calls
+    assert [delta.id for delta in deltas if delta.id] == ["functions.get_weather:3", "functions.f:4"]
+
+
 @pytest.mark.parametrize(("name", "written"), NONE)
 def test_what_is_no_call_is_text_to_the_last_character(name, written):
     for whole in (False, True):
