@@ -37,7 +37,7 @@ def expected(folder):
     return prompts, continued(folder, prompts, NUM_TOKENS)
 
 
-QUICK = {"taped, two threads", "taped on two ranks"}
+QUICK = {"taped, two threads", "dealt to two ranks"}
 
 
 @pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in QUICK else pytest.mark.thorough) for way in WAYS])
