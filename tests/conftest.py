@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
@@ -90,7 +91,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is imported: its decorators ask how many examples there are."""
-    settings.load_profile("quick" if "not thorough" in config.option.markexpr else "quire")
+    is_quick = "not thorough" in config.option.markexpr
+    settings.load_profile("quick" if is_quick else "quire")
+    if is_quick:
+        assert callable(providers._get_local_constants)
+        # examples would hold constants of whatever modules the tests before it have imported: other ones in each run
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

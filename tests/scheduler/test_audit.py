@@ -3,6 +3,7 @@
 import gc
 import sys
 import weakref
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +14,12 @@ from quire.scheduler.audit import AuditSchedule
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.invariants import InvariantError, check
 from quire.scheduler.loop import SchedulerLoop
+from quire.scheduler.state.events import Submitted
 from quire.scheduler.state.prefix import PrefixEntry
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from loop_peers import submit
 
 PARTS = 8
 CHAIN = 64
@@ -113,10 +119,19 @@ def num_walked():
     return sum(type(one) is PrefixEntry for one in gc.get_objects())
 
 
-def test_garbage_is_not_looked_for_again_in_what_is_cached_until_a_new_group(cached, tmp_path):
+@pytest.fixture
+def loop(tmp_path):
+    """A loop that nobody runs."""
     addresses = {name: f"ipc://{tmp_path}/{name}" for name in ("frontends_address", "workers_address")}
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     loop = SchedulerLoop(SchedulerConfig(**addresses), context)
+    yield loop
+    loop._frontends.close()
+    loop._workers.close()
+    context.term()
+
+
+def test_garbage_is_not_looked_for_again_in_what_is_cached_until_a_new_group(cached, loop):
     try:
         e = cached(64)
         loop._core = e.core
@@ -139,6 +154,16 @@ def test_garbage_is_not_looked_for_again_in_what_is_cached_until_a_new_group(cac
         assert tied() is None
     finally:
         gc.freeze()  # as this process was before
-        loop._frontends.close()
-        loop._workers.close()
-        context.term()
+
+
+def test_nothing_is_served_from_a_state_that_a_request_broke(cached, loop, monkeypatch):
+    e = cached(64)
+    loop._core = e.core
+
+    def broken(event, now):
+        e.core.group_epoch.memory.pool.idle._count += 1
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(e.core, "handle", broken)
+    with pytest.raises(InvariantError, match="I1"):
+        loop._guarded(Submitted(b"f", submit(1)), 0.0)
