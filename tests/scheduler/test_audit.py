@@ -131,6 +131,7 @@ def loop(tmp_path):
     context.term()
 
 
+@pytest.mark.thorough
 def test_garbage_is_not_looked_for_again_in_what_is_cached_until_a_new_group(cached, loop):
     try:
         e = cached(64)
