@@ -148,29 +148,22 @@ def scripted_server() -> Iterator[tuple[str, Script]]:
     script = Script()
     started = threading.Event()
     port: list[int] = []
-    loop = asyncio.new_event_loop()
+    ends, loop = asyncio.Event(), asyncio.new_event_loop()
 
-    async def serve() -> grpc.aio.Server:
+    async def serve() -> None:
         server = grpc.aio.server()
         quire_pb2_grpc.add_InferenceServicer_to_server(script, server)
         quire_pb2_grpc.add_ControlServicer_to_server(script, server)
         port.append(server.add_insecure_port("127.0.0.1:0"))
         await server.start()
         started.set()
-        return server
+        await ends.wait()
+        await server.stop(None)
 
-    servers: list[grpc.aio.Server] = []
-
-    def run() -> None:
-        servers.append(loop.run_until_complete(serve()))
-        loop.run_forever()
-        loop.run_until_complete(servers[0].stop(None))
-        loop.close()
-
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=lambda: (loop.run_until_complete(serve()), loop.close()))
     thread.start()
     assert started.wait(GUARD)
     yield f"127.0.0.1:{port[0]}", script
-    loop.call_soon_threadsafe(loop.stop)
+    loop.call_soon_threadsafe(ends.set)
     thread.join(GUARD)
     assert not thread.is_alive()
