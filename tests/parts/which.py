@@ -18,8 +18,8 @@ QUARTERS = 4
 NEW_COMMITS = 50
 
 
-def git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def git(*words: str, check: bool = True) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=check).stdout
 
 
 def test_files() -> list[Path]:
@@ -51,6 +51,9 @@ def quarter() -> list[Path]:
 def main(arguments: list[str]) -> int:
     match arguments:
         case ["changed", ref]:
+            if not git("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", check=False):
+                print(f"REF: {ref} is no commit here; name a branch, a tag or a commit", file=sys.stderr)
+                return 2
             found = reaching(test_files(), changed_since(ref))
         case ["quarter"]:
             found = quarter()
