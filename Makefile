@@ -17,7 +17,7 @@ help:
 	@echo "make serve   start an engine on the embedded model (ARGS='...' adds quire serve flags)"
 	@echo "make check   lint, types, rules and unit tests: what to run while working"
 	@echo "make test-changed REF=main   the tests whose imports reach what differs from REF: between commits"
-	@echo "make test    every feature once, eleven minutes (ARGS='...' adds pytest arguments): what to run before a change goes in"
+	@echo "make test    every feature once, ten minutes (ARGS='...' adds pytest arguments): what to run before a change goes in"
 	@echo "make test-all   every test, half an hour: what to run when a change reaches far"
 	@echo "make test-models   every model under every condition of serving, and more of the simulator (about three hours; ARGS='-k qwen3' takes some)"
 	@echo "make lint    ruff;  make type: mypy;  make rules: the architecture tests;  make unit: the unit tests, rules too"
