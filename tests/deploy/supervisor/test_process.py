@@ -101,10 +101,12 @@ def test_what_a_process_has_started_ends_with_it():
     lines: list[str] = []
     code = "import subprocess, time; print(subprocess.Popen(['sleep', '1000']).pid, flush=True); time.sleep(1000)"
     process = SupervisedProcess("frontend", 0, [sys.executable, "-c", code], lines.append)
-    while not lines:
-        select.select(process.descriptors, (), ())
-        process.relay_log()
-    process.kill()
-    process.close()
+    try:
+        while not lines and process.log_open:
+            select.select(process.descriptors, (), ())
+            process.relay_log()
+    finally:
+        process.kill()
+        process.close()
     started = int(lines[0].rpartition(" ")[2])
     eventually(lambda: not alive(started))

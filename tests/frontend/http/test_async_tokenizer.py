@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import threading
+from contextlib import asynccontextmanager
 
 import psutil
 import pytest
@@ -61,6 +62,19 @@ def test_a_long_text_is_tokenized_in_another_process_with_the_same_ids(web, mode
     asyncio.run(main())
 
 
+@asynccontextmanager
+async def opened(model_dir):
+    """A tokenizer by itself, with its thread and processes."""
+    pool = EncodeThreads(1)
+    config = FrontendConfig(scheduler_address="ipc://x", model=str(model_dir), served_model_names=("m",))
+    mine = AsyncTokenizer(config, TextTokenizer(str(model_dir)), pool)
+    try:
+        yield mine
+    finally:
+        await mine.close()
+        pool.close()
+
+
 def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, monkeypatch):
     monkeypatch.setattr(async_tokenizer, "LONG_CHARS", 10)
     monkeypatch.setattr(async_tokenizer, "SHORT_CHARS", 0)
@@ -68,10 +82,7 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
     text = "the quick brown fox " * 400_000
 
     async def main():
-        pool = EncodeThreads(1)
-        config = FrontendConfig(scheduler_address="ipc://x", model=str(model_dir), served_model_names=("m",))
-        mine = AsyncTokenizer(config, TextTokenizer(str(model_dir)), pool)
-        try:
+        async with opened(model_dir) as mine:
             assert len(await mine.ids(EncodeText(True), "hello world", "text"))
             (sandbox,) = mine._num_waiting
             child = sandbox._child._process
@@ -85,9 +96,6 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
                     await asyncio.sleep(0.01)
                 ids = await mine.ids(EncodeTemplate({}), "<|end|> hello world", "text")
             assert list(ids) == TextTokenizer(str(model_dir)).encode_template("<|end|> hello world", {})
-        finally:
-            await mine.close()
-            pool.close()
 
     asyncio.run(main())
 
@@ -96,14 +104,8 @@ def test_a_text_of_five_million_tokens_is_encoded_where_a_context_holds_them(mod
     text = "~" * 5_000_000
 
     async def main():
-        pool = EncodeThreads(1)
-        config = FrontendConfig(scheduler_address="ipc://x", model=str(model_dir), served_model_names=("m",))
-        mine = AsyncTokenizer(config, TextTokenizer(str(model_dir)), pool)
-        try:
+        async with opened(model_dir) as mine:
             assert len(await mine.ids(EncodeText(False), text, "text")) == len(text)
-        finally:
-            await mine.close()
-            pool.close()
 
     asyncio.run(main())
 
