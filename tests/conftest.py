@@ -19,9 +19,21 @@ from parts import unchanged
 from parts.sample import mark_others_thorough
 
 HERE = Path(__file__).parent
-INTEGRATION = ("bench", "gpu", "kernels/gpu", "sim", "stand_in", "system", "worker/models", "worker/quant")
-"""Folders of tests that start engines, compile for chips, hold whole models against a library or take minutes: `make
-test` runs them, `make check` does not. Modules and tests elsewhere that do so say it themselves, with the same mark.
+INTEGRATION = (
+    "bench",
+    "frontend/http",
+    "frontend/media",
+    "gpu",
+    "kernels/gpu",
+    "sim",
+    "stand_in",
+    "system",
+    "worker/models",
+    "worker/quant",
+)
+"""Folders of tests that start engines or servers, compile for chips, hold whole models against a library or take
+minutes: `make test` runs them, `make check` does not. Modules and tests elsewhere that do so say it themselves, with
+the same mark.
 """
 
 pytest_plugins = ["parts.again"]
