@@ -19,7 +19,7 @@ from quire.proto.messages.requests import ModelFacts
 
 GOOD = Structured("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
 
-SLOW = Structured("json_schema", '{"type": "integer", "multipleOf": 99991}')
+SLOW = Structured("json_schema", '{"type": "integer", "multipleOf": 499979}')
 
 
 def facts(eos: int = 0) -> ModelFacts:
