@@ -1,7 +1,10 @@
 """The collection of a stream into a whole answer, for calls that do not stream."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
+from quire.frontend.parsing.piece import Part, Piece
 from quire.frontend.stream.parsed_stream import ParsedStream
 from quire.frontend.stream.prepared_request import PreparedRequest
 from quire.frontend.stream.request_stream import RequestStream
@@ -12,27 +15,42 @@ from quire.proto import api
 class _Gathered:
     """One output so far."""
 
-    texts: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[api.TokenLogprobs] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[list[api.ToolCallDelta]] = field(default_factory=list)
 
     def add(self, delta: api.Delta) -> None:
-        self.texts.append(delta.text)
+        if delta.reasoning:
+            self.parts.append(api.Thought(delta.reasoning))
+        if delta.text:
+            self.parts.append(delta.text)
+        self.parts += delta.tool_calls
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs)
-        self.reasoning.append(delta.reasoning)
-        for call in delta.tool_calls:
-            if call.index == len(self.calls):
-                self.calls.append([])
-            self.calls[call.index].append(call)
 
     def output(self, finished: api.Finished) -> api.Output:
-        calls = tuple(
-            api.ToolCall(parts[0].id, parts[0].name, "".join(part.arguments for part in parts)) for parts in self.calls
-        )
-        return api.Output("".join(self.texts), self.token_ids, self.logprobs, finished, "".join(self.reasoning), calls)
+        written = Piece(tuple(self.parts))
+        calls = tuple(map(_call, written.calls))
+        output = api.Output(written.text, self.token_ids, self.logprobs, finished, written.reasoning, calls)
+        if len(written.runs()) == 1:
+            return output
+        return replace(output, parts=tuple(_joined(group) for _, group in groupby(self.parts, _kind)))
+
+
+def _kind(part: Part) -> object:
+    return part.index if isinstance(part, api.ToolCallDelta) else type(part)
+
+
+def _joined(parts: Iterable[Part]) -> api.OutputPart:
+    """One part of an output, of the pieces by which it grew."""
+    grown = Piece(tuple(parts))
+    if grown.calls:
+        return _call(*grown.calls)
+    return api.Thought(grown.reasoning) if grown.reasoning else grown.text
+
+
+def _call(grown: api.ToolCallDelta) -> api.ToolCall:
+    return api.ToolCall(grown.id, grown.name, grown.arguments)
 
 
 async def collect(stream: RequestStream | ParsedStream) -> api.Generation:

@@ -1,15 +1,20 @@
-"""A request's stream whose text is parsed: split into reasoning, tool calls and the rest."""
+"""A request's stream whose text is parsed: split into reasoning, tool calls and the rest, in the order of the text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from quire.frontend.parsing.formats import AnswerFormat
+from quire.frontend.parsing.piece import Part, Piece
 from quire.frontend.stream.prepared_request import PreparedRequest
 from quire.frontend.stream.request_stream import RequestStream
 from quire.proto import api
 
 
 class ParsedStream:
-    """Read like the `RequestStream` that it wraps. Token ids and logprobs pass unchanged."""
+    """Read like the `RequestStream` that it wraps. Token ids and logprobs pass unchanged.
+
+    Where text or reasoning stands behind a call, or reasoning behind text, another delta begins.
+    """
 
     def __init__(self, stream: RequestStream, answer_format: AnswerFormat, whole: bool) -> None:
         self.prepared: PreparedRequest = stream.prepared
@@ -41,21 +46,17 @@ class ParsedStream:
         parsed: list[api.Event] = []
         for event in events:
             if isinstance(event, api.Delta):
-                self._parsers[event.output_index].feed(event)
-                if _has_content(event):
-                    parsed.append(event)
+                parsed += _deltas(event, self._parsers[event.output_index].feed(event.text))
                 continue
             if isinstance(event, api.Finished):
-                last = api.Delta(event.output_index, "", ())
-                self._parsers[event.output_index].finish(last, event.stop_string is not None)
-                if _has_content(last):
-                    parsed.append(last)
+                rest = self._parsers[event.output_index].finish(event.stop_string is not None)
+                parsed += _deltas(api.Delta(event.output_index, "", ()), rest)
             parsed.append(event)
         return parsed
 
 
 class _OutputParser:
-    """Replaces the text of one output's deltas by what it consists of."""
+    """Finds the parts of which one output's text consists."""
 
     def __init__(self, answer_format: AnswerFormat, whole: bool) -> None:
         self._reasoning = answer_format.reasoning_parser()
@@ -63,33 +64,55 @@ class _OutputParser:
         self._show_reasoning = answer_format.show_reasoning
         self._single_call = answer_format.single_call
 
-    def feed(self, delta: api.Delta) -> None:
+    def feed(self, text: str) -> Piece:
+        parts: Sequence[Part] = (text,)
         if self._reasoning is not None:
-            reasoning, delta.text = self._reasoning.feed(delta.text)
-            delta.reasoning = reasoning if self._show_reasoning else ""
-        self._find_calls(delta, last=False)
+            parts = self._reasoning.feed(text).parts
+        return self._shown(self._with_calls(parts))
 
-    def finish(self, delta: api.Delta, is_stopped: bool) -> None:
+    def finish(self, is_stopped: bool) -> Piece:
         """`is_stopped`: a stop string ended the output."""
+        parts = self._with_calls(self._reasoning.finish().parts if self._reasoning is not None else ())
         if self._tools is not None:
             self._tools.is_stopped = is_stopped
-        if self._reasoning is not None:
-            reasoning, delta.text = self._reasoning.finish()
-            delta.reasoning = reasoning if self._show_reasoning else ""
-        self._find_calls(delta, last=True)
+            parts += self._tools.finish().parts
+        return self._shown(parts)
 
-    def _find_calls(self, delta: api.Delta, last: bool) -> None:
+    def _with_calls(self, parts: Iterable[Part]) -> list[Part]:
+        """Reasoning, and text with the calls that are found in it."""
         if self._tools is None:
-            return
-        pieces = [self._tools.feed(delta.text)]
-        if last:
-            pieces.append(self._tools.finish())
-        delta.text = "".join(piece.text for piece in pieces)
-        if self._show_reasoning:
-            delta.reasoning += "".join(piece.reasoning for piece in pieces)
-        calls = [call for piece in pieces for call in piece.calls]
-        delta.tool_calls = [call for call in calls if call.index == 0] if self._single_call else calls
+            return list(parts)
+        found: list[Part] = []
+        for part in parts:
+            if isinstance(part, str):
+                found += self._tools.feed(part).parts
+            elif isinstance(part, api.Thought):
+                found += self._tools.think(part).parts
+        return found
+
+    def _shown(self, parts: Iterable[Part]) -> Piece:
+        return Piece(tuple(filter(self._is_shown, parts)))
+
+    def _is_shown(self, part: Part) -> bool:
+        if isinstance(part, api.Thought):
+            return self._show_reasoning and bool(part.text)
+        if isinstance(part, api.ToolCallDelta):
+            return part.index == 0 or not self._single_call
+        return bool(part)
 
 
-def _has_content(delta: api.Delta) -> bool:
-    return bool(delta.text or delta.reasoning or delta.tool_calls or delta.token_ids or delta.logprobs)
+def _deltas(event: api.Delta, piece: Piece) -> list[api.Delta]:
+    """The delta with its parts in place of its text, as several where no delta has their order.
+
+    Tokens and logprobs come with the first that has text, since they are told beside it, else with the first one.
+    """
+    runs = piece.runs()
+    bearer = next((run for run in runs if run.text), runs[0])
+    deltas = []
+    for run in runs:
+        delta = api.Delta(event.output_index, run.text, (), (), run.reasoning, run.calls)
+        if run is bearer:
+            delta = replace(delta, token_ids=event.token_ids, logprobs=event.logprobs)
+        if run.parts or delta.token_ids or delta.logprobs:
+            deltas.append(delta)
+    return deltas

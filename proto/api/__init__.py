@@ -27,8 +27,10 @@ from quire.proto.api.event import Finished as Finished
 from quire.proto.api.event import FinishWord as FinishWord
 from quire.proto.api.event import Generation as Generation
 from quire.proto.api.event import Output as Output
+from quire.proto.api.event import OutputPart as OutputPart
 from quire.proto.api.event import PromptLogprobs as PromptLogprobs
 from quire.proto.api.event import Started as Started
+from quire.proto.api.event import Thought as Thought
 from quire.proto.api.event import TokenLogprobs as TokenLogprobs
 from quire.proto.api.event import Tokens as Tokens
 from quire.proto.api.failure import ErrorDetail as ErrorDetail

@@ -57,7 +57,10 @@ class PromptLogprobs:
 
 @dataclass(slots=True)
 class Delta:
-    """Growth of one output since its last event. Text may lag behind the tokens."""
+    """Growth of one output since its last event. Text may lag behind the tokens.
+
+    The model wrote the reasoning of a delta before its text, and the text before its calls.
+    """
 
     output_index: int
     text: str
@@ -84,6 +87,17 @@ Event = Started | PromptLogprobs | Delta | Finished
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """A part of an output that is reasoning."""
+
+    text: str
+
+
+OutputPart = Thought | str | ToolCall
+"""A string is text."""
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """One finished output."""
 
@@ -93,6 +107,15 @@ class Output:
     finished: Finished
     reasoning: str = ""
     tool_calls: Sequence[ToolCall] = ()
+    parts: Sequence[OutputPart] = ()
+    """The reasoning, the text and the calls as the model wrote them; empty where that is their order."""
+
+    @property
+    def in_order(self) -> Sequence[OutputPart]:
+        """The parts as the model wrote them."""
+        thoughts = (Thought(self.reasoning),) if self.reasoning else ()
+        texts = (self.text,) if self.text else ()
+        return self.parts or (*thoughts, *texts, *self.tool_calls)
 
 
 @dataclass(frozen=True, slots=True)

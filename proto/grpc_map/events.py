@@ -78,6 +78,7 @@ def generation_message(value: api.Generation) -> pb.GenerateResponse:
             finished=_finished_message(output.finished),
             reasoning=output.reasoning,
             tool_calls=[fill(pb.ToolCall, call) for call in output.tool_calls],
+            parts=map(_part_message, output.parts),
         )
         for output in value.outputs
     ]
@@ -101,6 +102,7 @@ def generation(message: pb.GenerateResponse) -> api.Generation:
             _finished(output.finished),
             output.reasoning,
             tuple(read(api.ToolCall, call) for call in output.tool_calls),
+            tuple(map(_part, output.parts)),
         )
         for output in message.outputs
     ]
@@ -112,6 +114,18 @@ def generation(message: pb.GenerateResponse) -> api.Generation:
         tuple(message.prompt_token_ids),
         tuple(_logprobs(one) for one in message.prompt_logprobs),
     )
+
+
+def _part_message(part: api.OutputPart) -> pb.OutputPart:
+    if isinstance(part, api.Thought):
+        return pb.OutputPart(reasoning=part.text)
+    return pb.OutputPart(text=part) if isinstance(part, str) else pb.OutputPart(tool_call=fill(pb.ToolCall, part))
+
+
+def _part(message: pb.OutputPart) -> api.OutputPart:
+    if message.HasField("reasoning"):
+        return api.Thought(message.reasoning)
+    return read(api.ToolCall, message.tool_call) if message.HasField("tool_call") else message.text
 
 
 def _finished_message(value: api.Finished) -> pb.Finished:

@@ -202,6 +202,8 @@ def test_events_survive_the_way_through_protobuf(event):
 def test_generations_survive_the_way_through_protobuf():
     outputs = [api.Output("x", (1,), (LOGPROB,), finished) for finished in FINISHES]
     outputs.append(api.Output("x", (1,), (), FINISHES[0], "hm", (api.ToolCall("c1", "f", "{}"),)))
+    call = api.ToolCall("c1", "f", "{}")
+    outputs.append(api.Output("xy", (1,), (), FINISHES[0], "hm", (call,), ("x", call, api.Thought("hm"), "y")))
     value = api.Generation("id", "m", 2, outputs, (3, 4), (LOGPROB,))
     message = pb.GenerateResponse.FromString(grpc_map.generation_message(value).SerializeToString())
     assert grpc_map.generation(message) == value

@@ -43,14 +43,7 @@ class AnswerShape:
     def whole(self, generation: api.Generation) -> Json:
         """The answer to a request that does not stream."""
         (output,) = generation.outputs
-        blocks: list[Json] = []
-        if output.reasoning:
-            blocks.append({"type": "thinking", "thinking": output.reasoning, "signature": ""})
-        if output.text:
-            blocks.append({"type": "text", "text": output.text})
-        for call in output.tool_calls:
-            blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)})
-        message = _message(generation.request_id, generation.model, blocks)
+        message = _message(generation.request_id, generation.model, [_block(part) for part in output.in_order])
         end = self.end(output.finished, bool(output.tool_calls))
         return message | end | {"usage": _usage_at_end(output.finished.usage)} | self.edits()
 
@@ -158,6 +151,15 @@ def _message(label: str, model: str, blocks: list[Json]) -> Json:
         "stop_reason": None,
         "stop_sequence": None,
     }
+
+
+def _block(part: api.OutputPart) -> Json:
+    """The content block of a part."""
+    if isinstance(part, api.Thought):
+        return {"type": "thinking", "thinking": part.text, "signature": ""}
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part.arguments)}
 
 
 def _usage_at_end(usage: Usage) -> Json:

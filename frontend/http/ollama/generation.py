@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 import msgspec
 
@@ -35,7 +36,9 @@ class Answer:
         self._model = model
         self._shape = shape
         self._begin = time.monotonic()
-        self._calls: list[list[api.ToolCallDelta]] = []
+        self._num_calls = 0
+        self._newest: list[api.ToolCallDelta] = []
+        """The newest call so far, which is not told."""
 
     def done(self, reason: str) -> Json:
         """The answer to a request that asks for nothing but the model."""
@@ -47,25 +50,32 @@ class Answer:
 
     def whole(self, generation: api.Generation) -> Json:
         (output,) = generation.outputs
-        text, calls = output.text, []
-        for index, call in enumerate(output.tool_calls):
-            shown = _call(index, call)
-            if shown is None:
-                text += call.arguments
-            else:
-                calls.append(shown)
-        return self._object(text, output.reasoning, calls, output.logprobs) | self._end(output.finished)
+        texts: list[str] = []
+        calls: list[Json] = []
+        indexes = count()
+        for part in output.in_order:
+            if isinstance(part, str):
+                texts.append(part)
+            elif isinstance(part, api.ToolCall):
+                shown = _call(next(indexes), part)
+                if shown is None:
+                    texts.append(part.arguments)
+                else:
+                    calls.append(shown)
+        return self._object("".join(texts), output.reasoning, calls, output.logprobs) | self._end(output.finished)
 
     def objects(self, event: api.Event) -> Iterator[Json]:
         """The objects of one event of a stream. A call comes as a whole, once all of it was written."""
         if isinstance(event, api.Delta):
-            for delta in event.tool_calls:
-                if delta.index == len(self._calls):
-                    yield from self._last_call()
-                    self._calls.append([])
-                self._calls[delta.index].append(delta)
+            if event.text or event.reasoning:
+                yield from self._last_call()
             if event.text or event.reasoning or event.logprobs:
                 yield self._object(event.text, event.reasoning, (), event.logprobs)
+            for delta in event.tool_calls:
+                if delta.index == self._num_calls:
+                    yield from self._last_call()
+                    self._num_calls += 1
+                self._newest.append(delta)
         elif isinstance(event, api.Finished):
             yield from self._last_call()
             yield self.waiting() | self._end(event)
@@ -77,11 +87,11 @@ class Answer:
         return made | ({"logprobs": list(logprobs(entries))} if entries else {})
 
     def _last_call(self) -> Iterator[Json]:
-        if not self._calls:
+        if not self._newest:
             return
-        parts = self._calls[-1]
-        call = api.ToolCall(parts[0].id, parts[0].name, "".join(part.arguments for part in parts))
-        shown = _call(len(self._calls) - 1, call)
+        call = api.ToolCall(self._newest[0].id, self._newest[0].name, "".join(part.arguments for part in self._newest))
+        self._newest.clear()
+        shown = _call(self._num_calls - 1, call)
         yield self._object(call.arguments, "") if shown is None else self._object("", "", [shown])
 
     def _end(self, finished: api.Finished) -> Json:

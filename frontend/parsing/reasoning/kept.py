@@ -1,6 +1,6 @@
 """Reasoning that stays in the answer, with the mark that the template wrote: some models must be shown it again."""
 
-from quire.frontend.parsing.reasoning.parser import Split
+from quire.frontend.parsing.piece import Piece
 
 
 class KeptReasoning:
@@ -9,11 +9,11 @@ class KeptReasoning:
     def __init__(self, start: str) -> None:
         self._mark = start
 
-    def feed(self, text: str) -> Split:
+    def feed(self, text: str) -> Piece:
         if not text:
-            return Split()
+            return Piece()
         mark, self._mark = self._mark, ""
-        return Split(text=mark + text)
+        return Piece((mark + text,))
 
-    def finish(self) -> Split:
-        return Split()
+    def finish(self) -> Piece:
+        return Piece()

@@ -1,20 +1,15 @@
 """The interface of reasoning parsers: text goes in as it comes, reasoning and answer come out."""
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-
-class Split(NamedTuple):
-    """A piece of the model's text, split."""
-
-    reasoning: str = ""
-    text: str = ""
+from quire.frontend.parsing.piece import Piece
 
 
 class ReasoningParser(Protocol):
     """A parser of one output. However a text is cut into pieces, what comes out joins to the same."""
 
-    def feed(self, text: str) -> Split:
+    def feed(self, text: str) -> Piece:
         """Take more text."""
 
-    def finish(self) -> Split:
+    def finish(self) -> Piece:
         """The output has ended; nothing may be fed afterwards."""

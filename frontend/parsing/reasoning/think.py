@@ -7,7 +7,8 @@ to them. What never closes is reasoning. Where the marks are tokens of their own
 from collections.abc import Callable, Sequence
 
 from quire.frontend.parsing.partial_match import PartialMatcher
-from quire.frontend.parsing.reasoning.parser import Split
+from quire.frontend.parsing.piece import Part, Piece
+from quire.proto.api import Thought
 
 MAX_SPACE = 64
 """Most white space before an opening mark; after more it is plain text."""
@@ -36,10 +37,12 @@ class ThinkParser:
         self._unread = ""
         self._num_breaks = 0
         """Line breaks held back: the mark that may follow swallows them."""
+        self._parts: list[Part] = []
+        """Parts before the newest reasoning and the text behind it."""
         self._thought: list[str] = []
         self._text: list[str] = []
 
-    def feed(self, text: str) -> Split:
+    def feed(self, text: str) -> Piece:
         text, at = self._unread + text, 0
         while at < len(text):
             state, begin = self._state, at
@@ -49,18 +52,27 @@ class ThinkParser:
         self._unread = text[at:]
         return self._split()
 
-    def finish(self) -> Split:
+    def finish(self) -> Piece:
         if self._state == self._reasoning or (self._state == self._before and self._starts_in_reasoning):
             self._thought.append("\n" * self._num_breaks + self._unread)
         else:
             self._text.append(self._unread)
         return self._split()
 
-    def _split(self) -> Split:
-        split = Split("".join(self._thought), "".join(self._text))
+    def _split(self) -> Piece:
+        self._end_text()
+        piece = Piece(tuple(self._parts))
+        self._parts.clear()
+        return piece
+
+    def _end_text(self) -> None:
+        """Put reasoning and text aside: more reasoning may follow."""
+        if self._thought:
+            self._parts.append(Thought("".join(self._thought)))
+        if text := "".join(self._text):
+            self._parts.append(text)
         self._thought.clear()
         self._text.clear()
-        return split
 
     def _before(self, text: str, at: int) -> int:
         """State before the opening mark, which may come even if the template wrote one already."""
@@ -107,6 +119,7 @@ class ThinkParser:
         begin, mark = self._beginning.find(text, at) if self._beginning is not None else (len(text), "")
         self._text.append(text[at:begin])
         if mark:
+            self._end_text()
             self._state = self._opened
         return begin + len(mark)
 

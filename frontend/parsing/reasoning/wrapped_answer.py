@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from quire.frontend.parsing.partial_match import PartialMatcher
-from quire.frontend.parsing.reasoning.parser import Split
+from quire.frontend.parsing.piece import Piece
 from quire.frontend.parsing.reasoning.think import ThinkParser, behind_breaks
 
 
@@ -34,7 +34,7 @@ class WrappedAnswerParser(ThinkParser):
         if not thinks:
             self._state = self._closed
 
-    def finish(self) -> Split:
+    def finish(self) -> Piece:
         if self._state == self._wrapped:
             self._text.append("\n" * self._num_breaks)
         return super().finish()

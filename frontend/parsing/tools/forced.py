@@ -5,14 +5,14 @@ function it is the function's arguments. Only gpt-oss writes them in its own, be
 """
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from quire.frontend.parsing.piece import Piece
 from quire.frontend.parsing.tools.json_objects.json_calls import JsonArrayParser
 from quire.frontend.parsing.tools.marked_calls.harmony import HarmonyParser
-from quire.frontend.parsing.tools.parser import Piece, StateParser
+from quire.frontend.parsing.tools.parser import StateParser
 from quire.proto.api import Chat, Tool
 from quire.proto.messages.channels import ChannelCall, Channels
 from quire.proto.messages.params import MAX_STRUCTURED_BYTES, ParameterError, Structured
@@ -40,7 +40,7 @@ class RequiredParser(JsonArrayParser):
         """The rest of a call that was cut off is no content: the model was made to write it."""
         began = self._state not in (self._between, self._behind, self._prose)
         piece = super().finish()
-        return replace(piece, text="") if began else piece
+        return _without_text(piece) if began else piece
 
 
 class NamedParser(StateParser):
@@ -66,7 +66,11 @@ class ForcedHarmonyParser(HarmonyParser):
 
     def finish(self) -> Piece:
         """The rest of a call that was cut off is no content, as above."""
-        return replace(super().finish(), text="")
+        return _without_text(super().finish())
+
+
+def _without_text(piece: Piece) -> Piece:
+    return Piece(tuple(part for part in piece.parts if not isinstance(part, str)))
 
 
 def structured(chat: Chat, in_channels: bool = False) -> Structured | None:

@@ -3,7 +3,8 @@
 However a text is cut into pieces, what comes out joins to the same text and the same calls. A call is emitted once it
 is certain: its name and the beginning of its arguments were read. What until then turns out to be no call is emitted as
 text; what comes after is emitted as the model writes it, so that an answer cut off in the middle leaves arguments cut
-off. What follows the last call that a message may have is text.
+off. What follows the last call that a message may have is text. Reasoning that another parser has taken out of the text
+comes in by `think`, so that all parts come out in one order.
 
 Where an answer is given whole (`checks_arguments`), a call is told when it has ended, and one whose arguments are no
 JSON object is text. One in which a stop string ended the output (`is_stopped`) stays a call, as a stream has told it:
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
-from quire.proto.api import Tool, ToolCallDelta
+from quire.frontend.parsing.piece import Part, Piece
+from quire.proto.api import Thought, Tool, ToolCallDelta
 
 SPACE = " \t\r\n"
 MAX_NAME = 256
@@ -26,21 +28,14 @@ MAX_CALLS = 128
 """Most calls of one message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The text and the calls found in a piece of the model's text."""
-
-    text: str = ""
-    calls: tuple[ToolCallDelta, ...] = ()
-    reasoning: str = ""
-    """Reasoning, where a format marks it as it marks calls."""
-
-
 class ToolParser(Protocol):
     """A parser of one output."""
 
     def feed(self, text: str) -> Piece:
         """Take more text. The work is linear in the text over all calls."""
+
+    def think(self, thought: Thought) -> Piece:
+        """Take reasoning that stands behind the text fed so far."""
 
     def finish(self) -> Piece:
         """The output has ended; nothing may be fed afterwards."""
@@ -69,8 +64,9 @@ class StateParser:
         self._num_calls = 0
         self._held: list[str] = []
         """Text that may belong to a call."""
-        self._text: list[str] = []
-        self._calls: list[ToolCallDelta] = []
+        self._parts: list[Part] = []
+        self._thoughts: list[Thought] = []
+        """Reasoning within a call, which is told behind it: what is told of a call is not interrupted."""
         self._written: list[str] = []
         """The whole text, where arguments are checked."""
         self._position = 0
@@ -79,7 +75,7 @@ class StateParser:
         """Number of characters that are emitted as text or belong to a call that has ended."""
         self._num_refused = 0
         self._open: _OpenCall | None = None
-        """The call that is to be checked."""
+        """The call that has not ended."""
 
     @classmethod
     def of(cls, tools: Iterable[Tool]) -> Self:
@@ -96,20 +92,29 @@ class StateParser:
             state, begin = self._state, at
             at = state(text, at)
             if self._open is not None and (self._state in self._beginnings or self._state == self._prose):
-                self._end_call(self._open, self._position + at)
+                if self.checks_arguments:
+                    self._check(self._open, self._position + at)
+                self._end_call()
             if at == begin and self._state == state:
                 break
         self._unread = text[at:]
         self._position += at
         return self._piece()
 
+    def think(self, thought: Thought) -> Piece:
+        if self._state == self._prose:  # it interrupts what might have become a mark
+            self._emit_text(self._unread)
+            self._position += len(self._unread)
+            self._unread = ""
+        (self._parts if self._open is None else self._thoughts).append(thought)
+        return self._piece()
+
     def finish(self) -> Piece:
         self._hold(self._unread)
         self._unread = ""
-        if self._open is not None and self.is_stopped:
-            self._open = None
-        elif self._open is not None:
-            self._end_call(self._open, sum(map(len, self._written)))
+        if self._open is not None and self.checks_arguments and not self.is_stopped:
+            self._check(self._open, sum(map(len, self._written)))
+        self._end_call()
         if self._num_calls == 0 or "".join(self._held).strip(SPACE):
             self._emit_held()
         return self._piece()
@@ -140,7 +145,7 @@ class StateParser:
     def _emit_text(self, text: str) -> None:
         if text:
             self._emit_held()
-            self._text.append(text)
+            self._parts.append(text)
             self._num_settled += len(text)
 
     def _hold(self, text: str) -> None:
@@ -150,7 +155,7 @@ class StateParser:
 
     def _emit_held(self) -> None:
         """Emit what is held back as text: it belongs to no call."""
-        self._text += self._held
+        self._parts += self._held
         self._num_settled += sum(map(len, self._held))
         self._held.clear()
 
@@ -162,35 +167,37 @@ class StateParser:
     def _open_call(self, name: str, id: str = "") -> None:
         """Begin a call; what is held back was its beginning. `id`: where the model gives one."""
         self._held.clear()
-        if self.checks_arguments:
-            self._open = _OpenCall(self._num_settled, len(self._text), len(self._calls))
-        self._calls.append(ToolCallDelta(self._num_calls, id or self.new_id(), name))
+        self._open = _OpenCall(self._num_settled, len(self._parts))
+        self._parts.append(ToolCallDelta(self._num_calls, id or self.new_id(), name))
         self._num_calls += 1
 
-    def _end_call(self, call: "_OpenCall", end: int) -> None:
-        """Keep a call that has ended before `end`, or make it text."""
-        self._open = None
+    def _check(self, call: "_OpenCall", end: int) -> None:
+        """Keep a call that ends before `end`, or make it text."""
         end -= sum(map(len, self._held))
-        deltas = self._calls[call.first_delta :]
-        if not _is_json_object("".join(delta.arguments for delta in deltas)):
+        parts = self._parts[call.first_part :]
+        if not _is_json_object("".join(part.arguments for part in parts if isinstance(part, ToolCallDelta))):
             num_emitted = self._num_settled - call.begin
-            self._text.insert(call.text_index, "".join(self._written)[call.begin : end - num_emitted])
-            del self._calls[call.first_delta :]
+            written = "".join(self._written)[call.begin : end - num_emitted]
+            self._parts[call.first_part :] = [written, *(part for part in parts if not isinstance(part, ToolCallDelta))]
             self._num_calls -= 1
             self._num_refused += 1
         self._num_settled = end
 
+    def _end_call(self) -> None:
+        self._open = None
+        self._parts += self._thoughts
+        self._thoughts.clear()
+
     def _emit_arguments(self, arguments: str) -> None:
         """Emit more of the latest call's arguments."""
         if arguments:
-            self._calls.append(ToolCallDelta(self._num_calls - 1, arguments=arguments))
+            self._parts.append(ToolCallDelta(self._num_calls - 1, arguments=arguments))
 
     def _piece(self) -> Piece:
-        if self._open is not None:  # it is not told before it has ended
+        if self._open is not None and self.checks_arguments:  # it is not told before it has ended
             return Piece()
-        piece = Piece("".join(self._text), _merged(self._calls))
-        self._text.clear()
-        self._calls.clear()
+        piece = Piece(tuple(self._parts))
+        self._parts.clear()
         return piece
 
     def new_id(self) -> str:
@@ -199,13 +206,12 @@ class StateParser:
 
 @dataclass(frozen=True, slots=True)
 class _OpenCall:
-    """A call that is not told yet."""
+    """A call that has not ended."""
 
     begin: int
     """Number of characters told before it."""
-    text_index: int
-    """Position of its text among that of the parser, should it be none."""
-    first_delta: int
+    first_part: int
+    """Its index in the parser's parts, where it is not told before it has ended."""
 
 
 def _is_json_object(text: str) -> bool:
@@ -221,16 +227,3 @@ def _is_json_object(text: str) -> bool:
 def short_id() -> str:
     """An id of nine letters and digits: some templates take no other back."""
     return secrets.token_hex(5)[:9]
-
-
-def _merged(deltas: list[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
-    """The deltas with one for each call that began or grew."""
-    merged: list[ToolCallDelta] = []
-    arguments: list[str] = []
-    for position, delta in enumerate(deltas):
-        arguments.append(delta.arguments)
-        if position + 1 == len(deltas) or deltas[position + 1].index != delta.index:
-            first = deltas[position + 1 - len(arguments)]
-            merged.append(ToolCallDelta(first.index, first.id, first.name, "".join(arguments)))
-            arguments.clear()
-    return tuple(merged)

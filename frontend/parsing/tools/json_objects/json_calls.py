@@ -2,8 +2,9 @@
 
 from typing import ClassVar
 
+from quire.frontend.parsing.piece import Piece
 from quire.frontend.parsing.tools.json_objects.json_call import JsonCall
-from quire.frontend.parsing.tools.parser import Piece, StateParser
+from quire.frontend.parsing.tools.parser import StateParser
 
 
 class JsonCallParser(StateParser):

@@ -8,7 +8,9 @@ prompt; its recipient may stand before the channel. Text without a header is the
 import re
 
 from quire.frontend.parsing.partial_match import PartialMatcher, mark_at
-from quire.frontend.parsing.tools.parser import MAX_NAME, Piece, StateParser
+from quire.frontend.parsing.piece import Piece
+from quire.frontend.parsing.tools.parser import MAX_NAME, StateParser
+from quire.proto.api import Thought
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -29,7 +31,6 @@ class HarmonyParser(StateParser):
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__(names)
         self._beginnings = [self._between]
-        self._reasoning: list[str] = []
         self._has_text = False
         self._has_reasoning = False
         self._is_empty = True
@@ -37,7 +38,7 @@ class HarmonyParser(StateParser):
 
     def finish(self) -> Piece:
         if self._state == self._thought:
-            self._reasoning.append(self._unread)
+            self._parts.append(Thought(self._unread))
         elif self._state == self._arguments:
             self._emit_arguments(self._unread)
         if self._state in (self._thought, self._arguments) or self._unread.startswith((START, CHANNEL)):
@@ -95,9 +96,8 @@ class HarmonyParser(StateParser):
         end, mark = _ENDING.find(text, at)
         self._num_settled += end - at
         if end > at:
-            if self._is_empty and self._has_reasoning:
-                self._reasoning.append("\n")
-            self._reasoning.append(text[at:end])
+            separator = "\n" if self._is_empty and self._has_reasoning else ""
+            self._parts.append(Thought(separator + text[at:end]))
             self._is_empty, self._has_reasoning = False, True
         return self._behind(end, mark)
 
@@ -105,7 +105,7 @@ class HarmonyParser(StateParser):
         end, mark = _ENDING.find(text, at)
         if end > at:
             if self._is_empty and self._has_text:
-                self._text.append("\n")
+                self._parts.append("\n")
             self._emit_text(text[at:end])
             self._is_empty, self._has_text = False, True
         return self._behind(end, mark)
@@ -119,9 +119,3 @@ class HarmonyParser(StateParser):
             return end
         self._num_settled += len(mark)
         return end + len(mark)
-
-    def _piece(self) -> Piece:
-        piece = super()._piece()
-        reasoning = "".join(self._reasoning)
-        self._reasoning.clear()
-        return Piece(piece.text, piece.calls, reasoning)

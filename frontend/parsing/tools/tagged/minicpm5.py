@@ -1,7 +1,7 @@
 """MiniCPM 5: <function name="name"><param name="key">value</param></function>; a value may be in <![CDATA[...]]>."""
 
 from quire.frontend.parsing.partial_match import PartialMatcher, mark_at
-from quire.frontend.parsing.tools.parser import Piece
+from quire.frontend.parsing.piece import Piece
 from quire.frontend.parsing.tools.tagged.tagged_parser import TaggedParser
 
 CDATA, CDATA_END = "<![CDATA[", "]]>"

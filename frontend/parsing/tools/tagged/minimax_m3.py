@@ -7,7 +7,8 @@
 from collections.abc import Mapping
 
 from quire.frontend.parsing.partial_match import PartialMatcher, mark_at
-from quire.frontend.parsing.tools.parser import MAX_NAME, Piece
+from quire.frontend.parsing.piece import Piece
+from quire.frontend.parsing.tools.parser import MAX_NAME
 from quire.frontend.parsing.tools.tagged.argument_value import JSON, ArgumentValue
 from quire.frontend.parsing.tools.tagged.nested_value import NestedValue
 from quire.frontend.parsing.tools.tagged.tagged_parser import NO_SCHEMAS, TaggedParser

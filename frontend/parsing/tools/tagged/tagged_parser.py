@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Self
 
 from quire.frontend.parsing.partial_match import PartialMatcher
-from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR, Piece, StateParser
+from quire.frontend.parsing.piece import Piece
+from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR, StateParser
 from quire.frontend.parsing.tools.tagged.argument_value import ArgumentValue
 from quire.frontend.parsing.tools.tagged.parameter_types import ParameterTypes
 from quire.proto.api import Tool
