@@ -197,7 +197,7 @@ class _AssistantTurn:
         if not self.is_begun or isinstance(item, AdditionalToolsItem):
             return False
         if isinstance(item, ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant"):
-            return self._has_text or bool(self._calls)
+            return self._has_text and not self._calls  # before the results of calls nobody else has spoken
         return not isinstance(item, FunctionCallItem | CustomCallItem | SearchCallItem)
 
     def take(self, item: object, at: str) -> bool:
@@ -215,7 +215,7 @@ class _AssistantTurn:
         elif isinstance(item, SearchCallItem):
             self._calls.append(api.ToolCall(item.call_id, TOOL_SEARCH, bytes(item.arguments).decode()))
         elif isinstance(item, MessageItem) and item.role == "assistant":
-            self._text = read_text(item.content, TEXT, f"{at}.content")
+            self._text += read_text(item.content, TEXT, f"{at}.content")
             self._has_text = True
         else:
             return False

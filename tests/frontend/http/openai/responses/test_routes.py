@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from asked import PATH, ask, events, run
@@ -109,13 +111,26 @@ def test_a_response_continues_another_as_if_its_items_had_been_sent_again(web, t
     run(main)
 
 
-def test_a_history_of_reasoning_and_calls_is_one_turn_of_the_assistant(web):
+@pytest.mark.parametrize("order", ["rmc", "rcm", "crm", "cmr", "Mcrm"])
+def test_a_history_of_reasoning_and_calls_is_one_turn_of_the_assistant_in_any_order(web, order):
+    def said(text):
+        return {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": text}]}
+
     async def main():
+        written = {
+            "r": {
+                "type": "reasoning",
+                "id": "r1",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": "hm"}],
+            },
+            "m": said("it" if "M" in order else "wait"),
+            "M": said("wa"),
+            "c": {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        }
         items = [
             {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
-            {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
-            {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "wait"}]},
-            {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+            *(written[one] for one in order),
             {"type": "function_call_output", "call_id": "c1", "output": "42"},
         ]
         call = {"id": "c1", "function": {"name": "look", "arguments": "{}"}}
