@@ -1,7 +1,7 @@
 """One output of a request: its tokens and text so far, and which part of both is unread."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from quire.frontend.text.detokenizer import Detokenizer, text_of
 from quire.frontend.text.stop_strings import StopMatcher
@@ -53,6 +53,7 @@ class OutputBuffer:
         self._token_ids = array("i")
         self._num_read = 0
         self._text: list[str] = []
+        """Texts that unread tokens brought, and the rest at the end."""
         self._logprobs: list[PositionLogprobs] = []
         self._num_logprobs = 0
 
@@ -66,12 +67,8 @@ class OutputBuffer:
         position = self.num_tokens
         self.num_tokens = position + 1
         self._token_ids.append(token_id)
-        if position == self.silent_position:
-            return COST_PER_TOKEN
-        text = self._detokenizer.push(token_id)
-        if not text:
-            return COST_PER_TOKEN
-        if self._stops is not None and self.num_tokens > self._min_tokens:
+        text = self._detokenizer.push(token_id) if position != self.silent_position else ""
+        if text and self._stops is not None and self.num_tokens > self._min_tokens:
             text = self._stops.feed(text)
             self.ended = self._stops.matched is not None
         self._text.append(text)
@@ -108,16 +105,21 @@ class OutputBuffer:
             error=error if matched is None else None,
         )
 
-    def delta(self, with_ids: bool, token_bytes: Callable[[int], bytes]) -> api.Delta | None:
-        """The text, tokens and logprobs since the last call; None when there are none."""
-        text = "".join(self._text)
-        self._text.clear()
+    def deltas(
+        self, with_ids: bool, token_bytes: Callable[[int], bytes], by_token: bool = False
+    ) -> Iterator[api.Delta]:
+        """The text, tokens and logprobs since the last call: at most one delta, or `by_token` one for each token."""
+        texts, self._text = self._text, []
+        logprobs, self._logprobs = self._logprobs, []
         ids = self._token_ids[self._num_read :] if with_ids else ()
         self._num_read = self.num_tokens
-        logprobs, self._logprobs = self._logprobs, []
-        if not text and not ids and not logprobs:
-            return None
-        return api.Delta(self.index, text, ids, [with_text(entry, token_bytes) for entry in logprobs])
+        length = max(len(texts), len(logprobs))
+        for at in range(0, length, 1 if by_token else max(1, length)):
+            part = slice(at, at + 1) if by_token else slice(None)
+            entries = [with_text(entry, token_bytes) for entry in logprobs[part]]
+            delta = api.Delta(self.index, "".join(texts[part]), ids[part], entries)
+            if delta.text or delta.token_ids or delta.logprobs:
+                yield delta
 
     def token_bytes(self) -> bytes:
         """All tokens so far as little-endian int32, for a new scheduler."""

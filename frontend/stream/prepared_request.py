@@ -56,6 +56,11 @@ class PreparedRequest:
         num_logprobs = 0 if params.logprobs < 0 else 1 + params.logprobs + len(params.logprob_token_ids)
         return self.n * (COST_PER_TOKEN + COST_PER_LOGPROB * num_logprobs)
 
+    @property
+    def by_token(self) -> bool:
+        """True where a delta is of one token: the logprobs of an answer that is parsed stand beside their parts."""
+        return self.answer_format is not None and self.params.logprobs >= 0
+
     def submit(
         self,
         number: int,

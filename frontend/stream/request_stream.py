@@ -208,9 +208,7 @@ class RequestStream:
                 return events
         dirty, self._dirty = self._dirty, []
         for output in dirty:
-            delta = output.delta(self.prepared.return_token_ids, self._token_bytes)
-            if delta is not None:
-                events.append(delta)
+            events += output.deltas(self.prepared.return_token_ids, self._token_bytes, self.prepared.by_token)
             if output.finished is not None and not output.read_end:
                 output.read_end = True
                 events.append(output.finished)

@@ -1,7 +1,7 @@
 """A response as it grows: events of the pipeline go in, events of the stream come out, and the object is kept."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,9 @@ from quire.proto.messages.message import Usage
 
 Json = dict[str, Any]
 
+NO_CHARACTER = "\ufffd"
+"""In the text of a token whose bytes are no whole characters."""
+
 
 class GrowingResponse:
     """The response object. One item is open at a time (reasoning, message or call); another one closes it."""
@@ -31,6 +34,8 @@ class GrowingResponse:
         """Kind of the open item: reasoning, message, or call and its number; empty: none."""
         self._grown: list[str] = []
         """Pieces of the open item's text or arguments, which are joined when it closes."""
+        self._lagging: list[api.TokenLogprobs] = []
+        """Logprobs of tokens that are parts of a character, whose text has not come."""
         self._logprobs: list[bytes] = []
         """Members of the open message's list of logprobs, encoded: the end tells them four times."""
 
@@ -49,9 +54,13 @@ class GrowingResponse:
             if event.reasoning:
                 yield from self._grow_reasoning(event.reasoning)
             if event.text:
-                yield from self._grow_text(event)
+                yield from self._grow_text(event.text, [*self._lagging, *event.logprobs])
             for call in event.tool_calls:
                 yield from self._grow_call(call)
+            if event.reasoning or event.text or event.tool_calls:
+                self._lagging.clear()
+            else:
+                self._lagging += (entry for entry in event.logprobs if NO_CHARACTER in entry.text)
         elif isinstance(event, api.Finished) and event.error is None:
             is_whole = event.finish_reason == "stop"
             yield from self._close("completed" if is_whole else "incomplete")
@@ -87,16 +96,16 @@ class GrowingResponse:
         self._grown.append(text)
         yield self._about("response.reasoning_text.delta", content_index=0, delta=text)
 
-    def _grow_text(self, event: api.Delta) -> Iterator[Json]:
+    def _grow_text(self, text: str, tokens: Sequence[api.TokenLogprobs]) -> Iterator[Json]:
         if self._open != "message":
             item = {"type": "message", "id": new_id("msg"), "role": "assistant", "content": [], "status": "in_progress"}
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             yield from self._begin("message", item, part)
-        self._grown.append(event.text)
-        entries = json_list(logprobs(event.logprobs))
-        if event.logprobs:
+        self._grown.append(text)
+        entries = json_list(logprobs(tokens))
+        if tokens:
             self._logprobs.append(bytes(entries)[1:-1])
-        yield self._about("response.output_text.delta", content_index=0, delta=event.text, logprobs=entries)
+        yield self._about("response.output_text.delta", content_index=0, delta=text, logprobs=entries)
 
     def _grow_call(self, call: api.ToolCallDelta) -> Iterator[Json]:
         if self._open != f"call {call.index}":

@@ -1,17 +1,24 @@
 """Logprobs of a response: its end tells again what its deltas told, and holds nothing that a collector must visit."""
 
 import gc
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from asked import ask, events, run
+
 from quire.frontend.http.openai.responses.events import GrowingResponse
 from quire.frontend.http.openai.responses.tools import ToolBox
 from quire.frontend.http.openai.responses.types import ResponseRequest
 from quire.proto import api
 from quire.proto.messages.message import Usage
+from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
 INFO: Any = SimpleNamespace(model_names=("m",), default_temperature=1.0, default_top_p=1.0)
 TOP = tuple(api.Candidate(token, f"{token}", -float(token), b"") for token in range(20))
@@ -28,6 +35,9 @@ def delta(*tokens: str) -> api.Delta:
     return api.Delta(0, "".join(tokens), (), [api.TokenLogprobs(1, one, -1.0, 1, TOP, (), b"") for one in tokens])
 
 
+ENTRY, OUTPUT = delta("x").logprobs, "response.output_text.delta"
+
+
 def told(growing: GrowingResponse, event: api.Event) -> list[Any]:
     return msgspec.json.decode(msgspec.json.encode(list(growing.events(event))))
 
@@ -40,6 +50,55 @@ def test_the_end_tells_the_logprobs_of_all_deltas(growing):
     assert done["logprobs"] == part["part"]["logprobs"] == item["item"]["content"][0]["logprobs"] == deltas
     answer = msgspec.json.decode(msgspec.json.encode(growing.answer))
     assert answer["output"] == [item["item"]]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        api.Delta(0, "", (), ENTRY, "hm"),
+        api.Delta(0, "", (), ENTRY, tool_calls=[api.ToolCallDelta(0, "c1", "f", "{}")]),
+    ],
+)
+def test_logprobs_of_tokens_whose_text_lags_come_with_it_and_others_tokens_are_no_texts(growing, between):
+    lagging, later = api.Delta(0, "", (), delta("\ufffd").logprobs), delta("\xe9")
+    events = [
+        one for piece in (delta("a"), lagging, later, lagging, between, delta("b")) for one in told(growing, piece)
+    ]
+    told(growing, api.Finished(0, "stop", Usage(1, 0, 6, 0.0, 0.0, 0.0)))
+    deltas = [[entry["token"] for entry in one["logprobs"]] for one in events if one["type"] == OUTPUT]
+    assert [one for one in deltas if one] == [["a"], ["\ufffd", "\xe9"], ["b"]]
+
+
+def test_logprobs_stand_beside_the_text_of_their_tokens_however_many_come_at_once(web, tokenizer):
+    said = '<think>hm</think>let me look<tool_call>{"name": "look", "arguments": {}}</tool_call>é so'
+    tokens = tokenizer.encode(said).ids
+    entries = tuple(PositionLogprobs(token, -1.0, 1) for token in tokens)
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    fields = {"tools": [tool], "include": ["message.output_text.logprobs"], "max_output_tokens": 300}
+
+    async def main():
+        async with web(tool_call_parser="hermes", reasoning_parser="qwen3") as w:
+
+            def script(submit, num):
+                for at in range(0, len(tokens), num):
+                    some = [(0, at + offset, token) for offset, token in enumerate(tokens[at : at + num])]
+                    ends = [w.scheduler.finish(submit.number, len(tokens))] if at + num >= len(tokens) else []
+                    logprobs = [OutputLogprobs(submit.number, 0, False, at, entries[at : at + num])]
+                    w.scheduler.outputs(submit.number, some, ends, logprobs)
+
+            async def parts(num, stream):
+                w.scheduler.script = lambda submit: script(submit, num)
+                answer = await ask(w, stream=stream, **fields)
+                made = events(answer.text)[-1]["response"] if stream else answer.json()
+                parts = [part for item in made["output"] if item["type"] == "message" for part in item["content"]]
+                shown = [bytes(byte for one in part["logprobs"] for byte in one["bytes"]).decode() for part in parts]
+                return [part["text"] for part in parts], shown
+
+            found = [await parts(num, stream) for num in (1, 7, len(tokens)) for stream in (False, True)]
+            assert found == [found[0]] * len(found)
+            assert found[0] == (["let me look", "é so"],) * 2
+
+    run(main)
 
 
 def test_logprobs_that_are_kept_are_no_objects(growing):
