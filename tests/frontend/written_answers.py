@@ -42,6 +42,7 @@ FORMATS = sorted(SAID)
 TOOLS = [Tool("f"), Tool("get_weather", "", json.dumps({"type": "object", "properties": PROPERTIES})), Tool("now")]
 THOUGHTS = {"mistral": "[THINK]hm[/THINK]", "cohere_command3": "<|START_THINKING|>hm\n<|END_THINKING|>", "qwen3": ""}
 """Reasoning behind text, where a format has it there."""
+FORCED = [F % "parameters", G % "parameters", '{"a": "é}"}']
 HARMONY = [
     "<|channel|>analysis<|message|>hm<|end|>",
     "<|start|>assistant<|channel|>commentary<|message|>so<|end|>",
@@ -59,13 +60,16 @@ def answer_format(tools: str, reasoning: str, show: bool = True, **chat: object)
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[AnswerFormat, list[str]]:
     """A format, and an answer in it in pieces."""
-    tools, reasoning = draw(st.sampled_from(FORMATS)), draw(st.sampled_from(list(THOUGHTS)))
-    shreds = SAID[tools] + (HARMONY if tools == "openai" else [THOUGHTS[reasoning]])
+    tools, reasoning = draw(st.sampled_from([*FORMATS, "openai"])), draw(st.sampled_from(list(THOUGHTS)))
+    choice = draw(st.sampled_from(["auto", "auto", "auto", "required", "function:f"]))
+    shreds = HARMONY + SAID[tools] if tools == "openai" else [THOUGHTS[reasoning], *SAID[tools]]
+    if choice != "auto" and tools != "openai":
+        shreds = [THOUGHTS[reasoning], "[", *FORCED, ", ", "]"]
     shreds = [*shreds, *[shred for one in shreds for shred in (one[: len(one) // 2], one[len(one) // 2 :])]]
     said = draw(st.lists(st.sampled_from([*shreds, *shreds, "\n", " text ", "<", "["]), max_size=7))
     written = "".join(said)
     edges = [0, *sorted(draw(st.sets(st.integers(0, len(written)), max_size=9))), len(written)]
-    return answer_format(tools, reasoning), [written[a:b] for a, b in pairwise(edges)]
+    return answer_format(tools, reasoning, tool_choice=choice), [written[a:b] for a, b in pairwise(edges)]
 
 
 def events(parts: Iterable[str], answer_format: AnswerFormat, whole: bool, stop: str | None = None) -> list[Event]:

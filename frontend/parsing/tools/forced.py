@@ -39,8 +39,9 @@ class RequiredParser(JsonArrayParser):
     def finish(self) -> Piece:
         """The rest of a call that was cut off is no content: the model was made to write it."""
         began = self._state not in (self._between, self._behind, self._prose)
+        before = self._parts_before_call
         piece = super().finish()
-        return _without_text(piece) if began else piece
+        return _without_text(piece, before) if began else piece
 
 
 class NamedParser(StateParser):
@@ -66,11 +67,14 @@ class ForcedHarmonyParser(HarmonyParser):
 
     def finish(self) -> Piece:
         """The rest of a call that was cut off is no content, as above."""
-        return _without_text(super().finish())
+        before = self._parts_before_call
+        return _without_text(super().finish(), before)
 
 
-def _without_text(piece: Piece) -> Piece:
-    return Piece(tuple(part for part in piece.parts if not isinstance(part, str)))
+def _without_text(piece: Piece, before: int) -> Piece:
+    """The piece without text behind its first `before` parts."""
+    rest = (part for part in piece.parts[before:] if not isinstance(part, str))
+    return Piece((*piece.parts[:before], *rest))
 
 
 def structured(chat: Chat, in_channels: bool = False) -> Structured | None:

@@ -193,6 +193,11 @@ class StateParser:
         if arguments:
             self._parts.append(ToolCallDelta(self._num_calls - 1, arguments=arguments))
 
+    @property
+    def _parts_before_call(self) -> int:
+        """Number of parts that wait to be told and stand before the call that has not ended."""
+        return self._open.first_part if self._open is not None and self.checks_arguments else len(self._parts)
+
     def _piece(self) -> Piece:
         if self._open is not None and self.checks_arguments:  # it is not told before it has ended
             return Piece()

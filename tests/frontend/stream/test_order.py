@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from parts.examples import examples
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
@@ -58,15 +59,22 @@ def test_every_format_is_among_those_that_are_cut():
     assert set(FORMATS) == {row.name for row in TOOL_FORMATS}
 
 
+def test_a_forced_call_that_is_cut_off_takes_no_text_before_it_along():
+    written = THOUGHT + SO + HARMONY_CALL[: HARMONY_CALL.index("1}")]
+    kind = answer_format("openai", "auto", tool_choice="required")
+    for pieces in ([written], list(written)):
+        assert told(events(pieces, kind, whole=True)) == [["thought", "hm"], ["text", "so"]]
+
+
 @examples(120)
-@given(answers())
-def test_any_cut_of_any_answer_gives_the_same_parts_in_the_same_order(answer):
+@given(answers(), st.sampled_from([None, "stop string"]))
+def test_any_cut_of_any_answer_gives_the_same_parts_in_the_same_order(answer, stop):
     kind, pieces = answer
     written = "".join(pieces)
     for whole in (False, True):
-        parts = told(events([written], kind, whole))
-        assert told(events(pieces, kind, whole)) == parts
-        assert told(events(list(written), kind, whole)) == parts
+        parts = told(events([written], kind, whole, stop))
+        assert told(events(pieces, kind, whole, stop)) == parts
+        assert told(events(list(written), kind, whole, stop)) == parts
 
 
 @examples(60)
