@@ -23,6 +23,9 @@ from quire.proto.api import Chat, GenerateRequest, Tool
 from quire.proto.messages.channels import ChannelCall, Channels
 from quire.proto.messages.params import ParameterError, Structured
 
+SWITCHED_OFF = {"enable_thinking": False, "thinking": False, "reasoning_effort": "none"}
+"""Variables of templates by which requests ask for no reasoning."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
@@ -99,16 +102,17 @@ class AnswerFormats:
         row = self.reasoning
         if row is not None and chat.continue_final_message:
             continued = chat.messages[-1].text
-            opened, closed = continued.rfind(row.start), continued.rfind(row.end)
-            in_answer = closed >= 0 or row.is_joint
-            prompt_end = row.start if opened > closed else row.end if in_answer else prompt_end
+            prompt_end = row.start if continued.rfind(row.start) > continued.rfind(row.end) else row.end
         parser, offered = self._tools(chat)
         if row is None and parser is None:
             return None
+        variables = json.loads(chat.template_kwargs or "{}")
+        is_switched_off = any(variables.get(name) == off for name, off in SWITCHED_OFF.items())
+        is_switched_on = row is not None and (not row.switch or bool(variables.get(row.switch)))
         return AnswerFormat(
             reasoning=row,
-            starts_in_reasoning=row is not None and row.starts_in_reasoning(prompt_end),
-            may_reason=row is not None and not row.closes_reasoning(prompt_end) and _switched_on(row, chat),
+            starts_in_reasoning=row is not None and row.starts_in_reasoning(prompt_end, is_switched_off),
+            may_reason=row is not None and not row.closes_reasoning(prompt_end) and is_switched_on,
             show_reasoning=show_reasoning,
             tools=parser,
             offered=offered,
@@ -127,10 +131,6 @@ class AnswerFormats:
         return self.tools.parser, chat.tools
 
 
-def _switched_on(row: reasoning_table.ReasoningFormat, chat: Chat) -> bool:
-    return not row.switch or bool(json.loads(chat.template_kwargs or "{}").get(row.switch))
-
-
 def with_forced_calls(request: GenerateRequest, chat: Chat, formats: AnswerFormats) -> GenerateRequest:
     """The request with the grammar that its `tool_choice` asks for. The chat has been checked.
 
@@ -146,7 +146,7 @@ def with_forced_calls(request: GenerateRequest, chat: Chat, formats: AnswerForma
 
 
 def with_reasoning_first(request: GenerateRequest, answer_format: AnswerFormat | None) -> GenerateRequest:
-    """The request with its grammar applied after the reasoning, where there may be any."""
+    """The request with its grammar applied after the reasoning that has begun, or that the model may begin."""
     grammar = request.structured
     if grammar is None or grammar.after or answer_format is None or (row := answer_format.reasoning) is None:
         return request
@@ -154,7 +154,9 @@ def with_reasoning_first(request: GenerateRequest, answer_format: AnswerFormat |
         return replace(request, structured=_in_channels(grammar, answer_format))
     if not answer_format.may_reason:
         return request
-    return replace(request, structured=msgspec.structs.replace(grammar, after=row.end))
+    if answer_format.starts_in_reasoning:
+        return replace(request, structured=msgspec.structs.replace(grammar, after=row.end))
+    return replace(request, structured=msgspec.structs.replace(grammar, thoughts=row.pairs))
 
 
 def _in_channels(grammar: Structured, answer_format: AnswerFormat) -> Structured:

@@ -1,5 +1,5 @@
 """Grammar of a harmony answer, as gpt-oss writes it: messages of thought come first and are free; the one message that
-follows, the answer or a call, has a language of its own.
+follows, the answer or a call, has a language of its own. Other models write a thought between marks first.
 """
 
 from collections.abc import Callable
@@ -56,3 +56,16 @@ def rules(channels: Channels, mark: Callable[[str], str], until: Callable[[str, 
         text += f"call_{index}_message: {mark(CHANNEL)} HEADER_{index} {of_json} @call_{index}\n"
         text += f'HEADER_{index}: {header} " "?\n'
     return text
+
+
+def behind_thought(structured: Structured, mark: Callable[[str], str], until: Callable[[str, str], str]) -> str:
+    """The rules, in the grammar library's language, of `start`, which refers to the grammar `body`.
+
+    `mark` gives the symbols of a marker; `until` the rule of a name, for free text up to and with a marker.
+    """
+    closings = (structured.after,) if structured.after else tuple(closing for _, closing in structured.thoughts)
+    ends = {f"end_{index}": closing for index, closing in enumerate(dict.fromkeys(closings))}
+    thought = f"({' | '.join(ends)})"
+    if not structured.after:
+        thought = f"(({' | '.join(mark(opening) for opening, _ in structured.thoughts)}) {thought})?"
+    return f"start: {thought} @body\n" + "".join(until(name, closing) for name, closing in ends.items())

@@ -53,6 +53,8 @@ class Structured(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     text: str = ""
     after: str = ""
     """End marker of free text that comes first (of a reasoning section); empty: there is none."""
+    thoughts: tuple[tuple[str, str], ...] = ()
+    """Pairs of markers: free text between the opening and the closing one may come first, or nothing."""
 
     def __post_init__(self) -> None:
         size = len(self.text.encode(errors="surrogatepass"))

@@ -13,7 +13,7 @@ from quire.proto.messages.media import Media, MediaFacts
 from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 

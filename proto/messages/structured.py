@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
 
-from quire.proto.messages.channels import Channels, kind_of, rules
+from quire.proto.messages.channels import Channels, behind_thought, kind_of, rules
 from quire.proto.messages.json_schema import strict
 from quire.proto.messages.params import ParameterError, Structured
 
@@ -98,8 +98,8 @@ def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
         if isinstance(error, ParameterError):
             raise
         raise _refusal(kind_of(structured), str(error)) from error
-    if structured.after:
-        main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
+    if structured.after or structured.thoughts:
+        main = behind_thought(structured, partial(_mark, vocabulary), partial(_until, vocabulary=vocabulary)) + _FREE
     grammars = [*([{"lark_grammar": main}] if main else []), *parts]
     # where one thing must come, the library looks for its end, in a client's own rules (/a+/ /a+b/) perhaps forever
     has_rules = kind_of(structured) == "grammar"

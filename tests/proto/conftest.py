@@ -27,7 +27,7 @@ PARAMS = SamplingParams(
     logprob_token_ids=(8,),
     prompt_logprobs=1,
 )
-GUIDED = SamplingParams(max_tokens=99, seed=1, structured=Structured("regex", "a+", "</think>"))
+GUIDED = SamplingParams(max_tokens=99, seed=1, structured=Structured("regex", "a+", "</think>", (("<a>", "</a>"),)))
 SPAN = media.MediaSpan(1, 3, (2, 2, 4), 1, 5)
 FACTS = requests.ModelFacts(
     max_model_len=4096,

@@ -148,3 +148,11 @@ def test_free_text_ends_at_a_mark_of_several_tokens(tokenizer, vocabulary):
         assert not passes or matcher.consume_tokens(tokens)
     assert matcher.consume_tokens(tokenizer.encode("<|message|>ab").ids)
     assert matcher.is_accepting()
+
+
+@pytest.mark.parametrize("before", ["", "<|start|>think<|message|>hm, <|end|>think<|message|>"])
+def test_free_text_between_marks_of_several_tokens_may_come_or_not(tokenizer, vocabulary, before):
+    pair = ("<|start|>think<|message|>", "<|end|>think<|message|>")
+    matcher = new_matcher(vocabulary, Structured("regex", "[ab]+", thoughts=(pair,)))
+    assert matcher.consume_tokens(tokenizer.encode(before + "ab").ids)
+    assert matcher.is_accepting()

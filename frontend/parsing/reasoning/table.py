@@ -46,14 +46,23 @@ class ReasoningFormat:
         """Special tokens that the parser must see, though `skip_special_tokens` hides them."""
         return self.tokens or (self.start, self.end)
 
-    def starts_in_reasoning(self, prompt_end: str) -> bool:
-        """True where an output after a prompt that ends so begins in the reasoning."""
-        tail = prompt_end.rstrip()
-        return tail.endswith(self.start) or (self.always and not tail.endswith(self.end))
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """All its opening marks, each with the one that closes it."""
+        return ((self.start, self.end), *self.other_marks)
+
+    def starts_in_reasoning(self, prompt_end: str, is_switched_off: bool = False) -> bool:
+        """True where an output after a prompt that ends so begins in the reasoning.
+
+        `is_switched_off`: the request wants none.
+        """
+        assumed = self.always and not is_switched_off and not self.closes_reasoning(prompt_end)
+        return assumed or prompt_end.rstrip().endswith(self.start)
 
     def closes_reasoning(self, prompt_end: str) -> bool:
-        """True where the prompt itself has closed the reasoning."""
-        return prompt_end.rstrip().endswith(self.end)
+        """True where the prompt itself has closed the reasoning, or has opened the answer."""
+        closed = (self.end, *(self.answer or ())[:1])
+        return prompt_end.rstrip().endswith(closed)
 
     def parser(self, starts_in_reasoning: bool, *, may_reason: bool, finds_calls: bool) -> ReasoningParser | None:
         """A parser of one output; None where there is nothing to split. `finds_calls`: its text may hold tool calls."""

@@ -5,12 +5,16 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llguidance import LLMatcher
 from parts.examples import examples
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers.pre_tokenizers import ByteLevel
 
-from quire.frontend.parsing.formats import AnswerFormat, AnswerFormats, with_reasoning_first
+from quire.frontend.parsing.formats import AnswerFormat, AnswerFormats, with_forced_calls, with_reasoning_first
 from quire.frontend.parsing.reasoning.table import REASONING_FORMATS, choose
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, Tool
 from quire.proto.messages.params import Structured
+from quire.proto.messages.structured import load_vocabulary, new_matcher
 
 USER = [ChatMessage("user", "x")]
 
@@ -117,15 +121,113 @@ def test_a_call_ends_reasoning_that_was_not_closed_where_calls_are_looked_for(re
         assert whole(format_of(reasoning, begun, **offered, tool_choice=choice), written) == (written, "")
 
 
-def test_a_grammar_begins_behind_the_reasoning_only_where_there_is_any():
-    request = GenerateRequest(input=Chat(USER), structured=Structured("json_object"))
-    asked = format_of("granite", "", template_kwargs='{"thinking": true}')
-    assert with_reasoning_first(request, asked).structured.after == "Here is my response:"
-    assert with_reasoning_first(request, format_of("granite", "")).structured.after == ""
-    assert with_reasoning_first(request, format_of("seed_oss", "")).structured.after == "</seed:think>"
+SPLIT = [row for row in REASONING_FORMATS if not row.is_joint]
+OBJECT = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
+TOOLS = [Tool("f", "", OBJECT)]
+ANSWERS = {
+    "json_object": (Structured("json_object"), {}, '{"a": 1}'),
+    "json_schema": (Structured("json_schema", OBJECT), {}, '{"a":1}'),
+    "choice": (Structured("choice", '["yes", "<no>"]'), {}, "<no>"),
+    "regex": (Structured("regex", "[<a]+"), {}, "<a"),
+    "required": (None, {"tools": TOOLS, "tool_choice": "required"}, '[{"name": "f", "parameters": {"a": 1}}]'),
+    "named": (None, {"tools": TOOLS, "tool_choice": "function:f"}, '{"a": 1}'),
+}
+"""Structures of requests, and an answer of each."""
+OFF = {"template_kwargs": '{"enable_thinking": false}'}
 
 
-@pytest.mark.parametrize("row", [row for row in REASONING_FORMATS if not row.is_joint], ids=lambda row: row.name)
+def constrained(name: str, prompt_end: str, answer: str, **more: object) -> Structured:
+    """The grammar of a request's outputs where the parser is named by hand."""
+    grammar, chat, _ = ANSWERS[answer]
+    formats, asked = AnswerFormats.choose("hermes", name, ""), Chat(USER, **chat, **more)
+    request = with_forced_calls(GenerateRequest(input=asked, structured=grammar), asked, formats)
+    return with_reasoning_first(request, formats.for_chat(asked, prompt_end, show_reasoning=True)).structured
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory):
+    """How far a grammar follows a text, and whether the output may end there."""
+    tokenizer = Tokenizer(models.BPE({char: n for n, char in enumerate(sorted(ByteLevel.alphabet()))}, []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True), AddedToken("<think>"), AddedToken("</think>")])
+    folder = tmp_path_factory.mktemp("vocabulary")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    vocabulary = load_vocabulary(folder, 264, (256,))
+
+    def ends(structured: Structured, text: str) -> tuple[str, bool]:
+        matcher = new_matcher(vocabulary, structured)
+        ids, passed = tokenizer.encode(text).ids, 0
+        while passed < len(ids) and allows(matcher, ids[passed]):
+            assert matcher.consume_token(ids[passed])
+            passed += 1
+        return tokenizer.decode(ids[:passed], skip_special_tokens=False), allows(matcher, 256)
+
+    return ends
+
+
+def allows(matcher: LLMatcher, token: int) -> bool:
+    return bool(matcher.compute_bitmask()[token >> 3] >> (token & 7) & 1)
+
+
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
+def test_a_structure_begins_with_the_output_or_behind_a_thought_that_the_prompt_has_not_begun(row, answer, ends):
+    switched = {row.switch: True} if row.switch else {"enable_thinking": False} if row.always else {}
+    found = constrained(row.name, "assistant\n", answer, template_kwargs=json.dumps(switched))
+    said = ANSWERS[answer][2]
+    assert ends(found, said) == (said, True)
+    for start, end in row.pairs:
+        thought = f"{start}hm, {said} or so{end}"
+        assert ends(found, thought + said) == (thought + said, True)
+        assert ends(found, f"{start}hm") == (f"{start}hm", False)
+    passed, may_end = ends(found, "hm, I think not")
+    assert not passed.startswith("hm")
+    assert not may_end
+
+
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
+def test_a_structure_waits_for_the_thought_that_the_prompt_has_begun_and_for_no_other(row, answer, ends):
+    said = ANSWERS[answer][2]
+    on = {"template_kwargs": json.dumps({row.switch: True})} if row.switch else {}
+    begun = constrained(row.name, f"{row.start}\n", answer, **on)
+    assert ends(begun, f"hm{row.end}{said}") == (f"hm{row.end}{said}", True)
+    assert ends(begun, said) == (said, False)
+    for prompt_end in (f"{row.start}\n\n{row.end}\n\n", *(row.answer or ())[:1]):
+        over = constrained(row.name, prompt_end, answer, **on)
+        assert ends(over, said) == (said, True)
+        assert ends(over, f"hm{row.end}")[0] == ""
+
+
+def test_a_model_that_always_reasons_does_so_unless_a_request_switches_it_off():
+    for name in ("deepseek_r1", "ernie45"):
+        assert constrained(name, "assistant\n", "choice").after == "</think>"
+        for switch in ("enable_thinking", "thinking"):
+            off = constrained(name, "assistant\n", "choice", template_kwargs=json.dumps({switch: False}))
+            assert (off.after, off.thoughts) == ("", (("<think>", "</think>"),))
+        assert whole(format_of(name, "assistant\n", **OFF), "<think>hm</think>yes") == ("hm", "yes")
+        assert whole(format_of(name, "assistant\n", **OFF), "yes") == ("", "yes")
+
+
+@pytest.mark.parametrize("name", ["deepseek_r1", "qwen3"])
+@pytest.mark.parametrize(
+    ("begun", "reasoning", "text"),
+    [("Well, ", "", "so</think>"), ("<think>hm", "so", ""), ("<think>hm</think>Well", "", "so</think>")],
+)
+def test_what_a_client_has_begun_is_gone_on_with_as_what_it_is(name, begun, reasoning, text):
+    chat = Chat([*USER, ChatMessage("assistant", begun)], continue_final_message=True)
+    found = AnswerFormats.choose("", name, "").for_chat(chat, begun, show_reasoning=True)
+    assert whole(found, "so</think>") == (reasoning, text)
+
+
+def test_a_thought_is_looked_for_where_granites_template_asks_for_one():
+    assert constrained("granite", "", "choice").thoughts == ()
+
+
+@pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
 @pytest.mark.parametrize("inside", [False, True])
 @examples(60)
 @given(data=st.data())
@@ -140,9 +242,9 @@ def test_any_split_of_any_text_gives_the_same(row, inside, data):
 @pytest.mark.parametrize(
     ("template", "name"),
     [
-        ("{%- set think_begin_token = '<seed:think>' -%}", "seed_oss"),
-        ("Write your thoughts after 'Here is my thought process:' and", "granite"),
-        ("{%- set toolcall_begin_token = '<minimax:tool_call>' -%}...<think>", "minimax_m2"),
+        ("{%- set think_begin_token = '<seed:think>' -%} '</seed:think>'", "seed_oss"),
+        ("Write your thoughts after 'Here is my thought process:' and after 'Here is my response:'", "granite"),
+        ("{%- set toolcall_begin_token = '<minimax:tool_call>' -%}...<think>...</think>", "minimax_m2"),
         ("<tool_call>{function-name}\\n<arg_key>...<think>...</think>", "qwen3"),
     ],
 )
