@@ -75,9 +75,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     allowed_origins: tuple[str, ...] = ()
     """Origins whose pages a browser lets call the HTTP API; "*" is any, empty none."""
     tool_call_parser: str = "auto"
-    """Name in the table of tool parsers; auto: by the chat template; empty: none."""
+    """Name in the table of tool parsers; auto: by the chat template; off, or empty: no calls are looked for."""
     reasoning_parser: str = "auto"
-    """Name in the table of reasoning parsers; auto: by the chat template; empty: none."""
+    """Name in the table of reasoning parsers; auto: by the chat template; off, or empty: it stays in the text."""
     chat_template: str = ""
     """File of a Jinja template that replaces the model's own."""
     use_generation_config: bool = True
@@ -190,7 +190,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             if origin != "*" and not re.fullmatch(r"[\w.+-]+://[^/]+/?|null", origin):
                 raise ValueError(f"allowed_origins: {origin!r} is none; write https://app.example, or * for any")
         self._check_media()
-        AnswerFormats.choose(self.tool_call_parser, self.reasoning_parser, "")  # a wrong name is told before any start
+        AnswerFormats.choose(self.tool_call_parser, self.reasoning_parser)  # a wrong name is told before any start
         for name in (
             "max_send_bytes",
             "max_concurrent_streams",

@@ -103,10 +103,11 @@ class ServeOptions:
         str, Flag("model", "file with another Jinja chat template", "FILE", default="the model's")
     ] = ""
     tool_call_parser: Annotated[
-        str, Flag("model", "how the model writes tool calls; auto: by its chat template", "NAME")
+        str, Flag("model", "how the model writes tool calls; auto: by its chat template; off: not looked for", "NAME")
     ] = "auto"
     reasoning_parser: Annotated[
-        str, Flag("model", "how the model writes its reasoning; auto: by its chat template", "NAME")
+        str,
+        Flag("model", "how the model writes its reasoning; auto: by its chat template; off: left in the text", "NAME"),
     ] = "auto"
     enable_auto_tool_choice: Annotated[bool, Flag("model", "let the model itself decide to call a tool")] = True
     generation_config: Annotated[

@@ -120,8 +120,8 @@ class ChatTemplate:
         for sandbox in self._num_waiting:
             await sandbox.close()
 
-    def job(self, chat: Chat) -> RenderJob:
-        """The job of a checked chat. Raises `ParameterError`."""
+    def job(self, chat: Chat, is_own: bool = False) -> RenderJob:
+        """The job of a checked chat. `is_own`: the server wrote it, special tokens and all. Raises `ParameterError`."""
         kwargs = template_kwargs(chat)
         given = documents(chat)
         if given and "documents" not in self._variables:
@@ -139,7 +139,7 @@ class ChatTemplate:
         ]
         values = (messages, shown, kwargs, given)
         escape_chars = EscapeChars(lambda: [json.dumps(value, ensure_ascii=False) for value in values])
-        escape = self._escaper.escape_json
+        escape = (SpecialTokenEscaper(()) if is_own else self._escaper).escape_json
         messages = [escape(one, escape_chars, f"chat.messages[{index}]") for index, one in enumerate(messages)]
         tools = [
             {"type": "function", "function": escape(one, escape_chars, f"chat.tools[{index}].parameters")}

@@ -8,6 +8,7 @@ import msgspec
 
 from quire.frontend.parsing.reasoning import table as reasoning_table
 from quire.frontend.parsing.reasoning.parser import ReasoningParser
+from quire.frontend.parsing.shown import Shown
 from quire.frontend.parsing.tools import table as tools_table
 from quire.frontend.parsing.tools.forced import (
     ForcedHarmonyParser,
@@ -23,6 +24,8 @@ from quire.proto.api import Chat, GenerateRequest, Tool
 from quire.proto.messages.channels import ChannelCall, Channels
 from quire.proto.messages.params import ParameterError, Structured
 
+OFF = "off"
+"""The setting by which an answer is not looked through, as an empty one."""
 SWITCHED_OFF = {"enable_thinking": False, "thinking": False, "reasoning_effort": "none"}
 """Variables of templates by which requests ask for no reasoning."""
 
@@ -77,10 +80,11 @@ class AnswerFormats:
     tools: tools_table.ToolFormat | None
 
     @classmethod
-    def choose(cls, tool_parser: str, reasoning_parser: str, template: str) -> "AnswerFormats":
-        """Choose by name, or for "auto" by the chat template's text. Raises `ValueError` naming the setting."""
-        reasoning = reasoning_table.choose(reasoning_parser, template)
-        tools = tools_table.choose(tool_parser, template)
+    def choose(cls, tool_parser: str, reasoning_parser: str, shown: Shown | None = None) -> "AnswerFormats":
+        """Choose by name, or for "auto" by what a chat template shows. Raises `ValueError` naming the setting."""
+        tool_parser, reasoning_parser = ("" if name == OFF else name for name in (tool_parser, reasoning_parser))
+        reasoning = reasoning_table.choose(reasoning_parser, shown)
+        tools = tools_table.choose(tool_parser, shown)
         joint = next((row.name for row in (reasoning, tools) if row is not None and row.is_joint), "")
         if not joint:
             return cls(reasoning, tools)
@@ -90,7 +94,11 @@ class AnswerFormats:
         ):
             if given not in ("", "auto") and row is not None and not row.is_joint:
                 raise ValueError(f"{setting}: {given!r} does not go with {joint}, which reads both; leave it at auto")
-        return cls(reasoning_table.choose(joint, ""), tools_table.choose(joint, "") if tool_parser else None)
+        return cls(reasoning_table.choose(joint), tools_table.choose(joint) if tool_parser else None)
+
+    def reads(self, turns: Sequence[str]) -> bool:
+        """True where the tool parser finds the call in one of a template's turns."""
+        return self.tools is not None and any(map(self.tools.reads, turns))
 
     @property
     def is_joint(self) -> bool:

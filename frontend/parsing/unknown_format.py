@@ -12,4 +12,4 @@ def unknown_format(field: str, name: str, known: Sequence[str]) -> ValueError:
     near = difflib.get_close_matches(name, known, n=1, cutoff=CUTOFF)
     if near:
         return ValueError(f"{field}: {name!r} is no known format; did you mean {near[0]!r}? auto: by the chat template")
-    return ValueError(f"{field}: {name!r} is not one of auto, {', '.join(known)}; leave it empty for none")
+    return ValueError(f"{field}: {name!r} is not one of auto, off, {', '.join(known)}")

@@ -4,9 +4,11 @@ import logging
 from pathlib import Path
 
 from quire.frontend.chat.load_template import load_template
+from quire.frontend.chat.probe import Probe
 from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.metrics import Metrics
-from quire.frontend.parsing.formats import AnswerFormats
+from quire.frontend.parsing.formats import OFF, AnswerFormats
+from quire.frontend.parsing.reasoning.table import MARKS
 from quire.frontend.request.defaults import Defaults, load_defaults, model_normalizes, overridden
 from quire.frontend.request.prompt_images import PromptImages, media_fields
 from quire.frontend.sandbox.grammar import GrammarChecker
@@ -20,6 +22,7 @@ from quire.proto.messages.params import ParameterError
 from quire.proto.messages.requests import ModelFacts
 
 UNPARSED = "the chat template shows tools, but the format of its calls is not known: they are answered as text"
+MISREAD = "the parser {!r} does not read the calls that the chat template shows: they may be answered as text"
 UNREAD = (
     "is {}, and this model reads text alone; leave it out, or ask a model that takes {} (those whose "
     "input_modalities in /v1/models say so)"
@@ -59,9 +62,12 @@ class ServedModel:
         """None: it does not fill in between a prompt and a suffix."""
         stated = load_defaults(config.model) if config.use_generation_config else Defaults()
         self.defaults = overridden(stated, config.override_generation_config)
-        self.formats = AnswerFormats.choose(
-            config.tool_call_parser, config.reasoning_parser, self.template.text if self.template is not None else ""
-        )
+        self._settings = config.tool_call_parser, config.reasoning_parser
+        self._finds_tools = config.tool_call_parser not in ("", OFF)
+        self._reads = True
+        """False where the parser of calls does not read the one that the chat template shows."""
+        self.formats = AnswerFormats.choose(*self._settings)
+        """The formats that are named; those that the chat template shows come with `start`."""
         self.normalizes = model_normalizes(Path(config.model))
         """Its vectors have length 1 unless a request says otherwise."""
         self.async_tokenizer = AsyncTokenizer(config, self.tokenizer, threads)
@@ -82,10 +88,12 @@ class ServedModel:
 
     @property
     def warning(self) -> str:
-        """The reason why tools under `auto` are of little use here; empty: they are of use, or refused."""
-        if self.template is None or not self.template.shows_tools or self.formats.tools is not None:
+        """The reason why tools are of little use here; empty: they are of use, refused, or not looked for."""
+        known = self.formats.tools
+        if self.template is None or not self.template.shows_tools or not self._finds_tools or (known and self._reads):
             return ""
-        return f"{UNPARSED}; set --tool-call-parser to the format that the model writes"
+        wrong = UNPARSED if known is None else MISREAD.format(known.name)
+        return f"{wrong}; set --tool-call-parser to the format that the model writes"
 
     @property
     def takes_images(self) -> bool:
@@ -130,10 +138,14 @@ class ServedModel:
 
     async def start(self) -> None:
         """Start a process for the chat template, and one for images. Raises `ValueError`."""
-        if self.warning:
-            log.warning("%s: %s", self.names[0], self.warning)
         if self.template is not None:
             await self.template.start()
+            if self._finds_tools or "auto" in self._settings:
+                shown = await Probe(self.template).shown(MARKS)
+                self.formats = AnswerFormats.choose(*self._settings, shown)
+                self._reads = not shown.calls or self.formats.reads(shown.calls)
+        if self.warning:
+            log.warning("%s: %s", self.names[0], self.warning)
         if self.images is not None:
             await self.images.start()
 

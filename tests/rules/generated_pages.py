@@ -129,22 +129,28 @@ def _metric_row(name: str, kind: str, labels: tuple[str, ...], help: str) -> Row
 def parsers_page() -> str:
     """Every format of tool calls and of reasoning."""
     calls = ((code(row.name), code(*row.aliases), row.models, code(*row.template_signs)) for row in TOOL_FORMATS)
-    thoughts = (
-        (code(row.name), code(*row.aliases), row.models, code(*row.template_signs)) for row in REASONING_FORMATS
-    )
+    thoughts = ((code(row.name), code(*row.aliases), row.models, code(*row.signs)) for row in REASONING_FORMATS)
     head = ("name", "other names", "models", "shown by")
     return f"""{MADE}
 # Formats of tool calls and reasoning
 
 Models write calls, and what they think, each in a way of their own. `--tool-call-parser` and `--reasoning-parser` name
-it; `auto`, the default, takes the first row that the chat template's text shows, and none where no row does. A format
-whose last column is empty is found by name only. Names of other engines, and of models that write the same, stand in
-the second column. How calls and reasoning reach a client: [API.md](API.md#chat-tools-and-reasoning).
+it; `off` leaves what is written in the text. `auto`, the default, renders a few chats at start: prompts with thinking
+switched on, off and neither, with tools, a turn behind a thought and one with a call. It takes the first row whose
+signs come out and whose parser reads that call; else the first whose signs come out, or that reads it; else none. A
+template that shows no calls is itself looked through for signs. Where none was found for a template that shows tools,
+or one that does not read its call, the log says so at start, and `warnings` of `/v1/models`. Names of other engines,
+and of models that write the same, stand in the second column. How calls and reasoning reach a client:
+[API.md](API.md#chat-tools-and-reasoning).
 
 ## Tool calls
 
 {table(head, calls)}
 ## Reasoning
+
+A row is shown where all its signs come out; a prompt that ends with one of its marks, or marks that are taken from
+earlier turns with what is between them, stand for both. `ernie45`, which reasons even where nothing opens a thought,
+takes prompts that all open one. A row whose last column is empty is found by name only.
 
 {table(head, thoughts)}"""
 

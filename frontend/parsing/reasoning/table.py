@@ -6,6 +6,7 @@ from quire.frontend.parsing.reasoning.kept import KeptReasoning
 from quire.frontend.parsing.reasoning.parser import ReasoningParser
 from quire.frontend.parsing.reasoning.think import ThinkParser
 from quire.frontend.parsing.reasoning.wrapped_answer import WrappedAnswerParser
+from quire.frontend.parsing.shown import Shown
 from quire.frontend.parsing.unknown_format import unknown_format
 
 
@@ -18,8 +19,8 @@ class ReasoningFormat:
     end: str
     always: bool
     """True where the model reasons even if neither it nor the template writes the opening mark."""
-    template_signs: tuple[str, ...]
-    """Texts that show this format in a chat template; the first row that matches counts."""
+    template_signs: tuple[str, ...] = ()
+    """Texts that show this format, and no other with its marks, in what a chat template writes."""
     aliases: tuple[str, ...] = ()
     """Other names of it: those of other engines, and of models that write the same."""
     models: str = ""
@@ -38,6 +39,8 @@ class ReasoningFormat:
     """The template argument without which the model does not reason, where the prompt's end does not show it."""
     stays: bool = False
     """True where the reasoning stays in the answer, marks and all."""
+    by_name: bool = False
+    """True where no template tells it from another format."""
     is_joint: bool = False
     """True where the tool parser of this name reads the reasoning: `start` and `end` are what a prompt may end with."""
 
@@ -45,6 +48,25 @@ class ReasoningFormat:
     def markers(self) -> tuple[str, ...]:
         """Special tokens that the parser must see, though `skip_special_tokens` hides them."""
         return self.tokens or (self.start, self.end)
+
+    @property
+    def signs(self) -> tuple[str, ...]:
+        """Texts that a template has to write, all of them; what opens or closes a prompt stands for both marks."""
+        return () if self.by_name else (self.start, self.end, *(self.answer or ())[:1], *self.template_signs)
+
+    def is_shown(self, shown: Shown, text: str) -> bool:
+        """True where a template shows it, by `text`, what it writes or what is written in it.
+
+        One that reasons always is shown only by prompts that all open the reasoning.
+        """
+        answers = self.answer is None or self.answer[0] in text
+        if self.by_name or not answers or not all(sign in shown.text + shown.source for sign in self.template_signs):
+            return False
+        tails = [prompt.rstrip() for prompt in shown.prompts if prompt]
+        if self.always:
+            return bool(tails) and all(tail.endswith(self.start) for tail in tails)
+        ends = any(tail.endswith((self.start, self.end)) for tail in tails)
+        return ends or (self.start in text and self.end in text) or (self.start, self.end) in shown.stripped
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -93,7 +115,6 @@ REASONING_FORMATS = (
         "<|channel|>analysis<|message|>",
         "<|channel|>final<|message|>",
         False,
-        ("<|channel|>",),
         aliases=("openai_gptoss", "gpt_oss", "gpt-oss"),
         is_joint=True,
         models="gpt-oss",
@@ -103,7 +124,6 @@ REASONING_FORMATS = (
         "<|channel>thought",
         "<channel|>",
         False,
-        ("<|channel>",),
         tokens=("<|channel>", "<channel|>"),
         after_text=True,
         models="Gemma 4",
@@ -122,32 +142,27 @@ REASONING_FORMATS = (
         "<|open|>think<|sep|>",
         "<|close|>think<|sep|>",
         False,
-        ("<|open|>think",),
         tokens=("<|open|>", "<|close|>", "<|sep|>"),
         answer=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
         dropped=("<|close|>response<|sep|>", "<|close|>message<|sep|>"),
         models="Kimi K3",
     ),
-    ReasoningFormat("kimi", "◁think▷", "◁/think▷", False, ("◁think▷",), models="Kimi-VL Thinking"),
+    ReasoningFormat("kimi", "◁think▷", "◁/think▷", False, models="Kimi-VL Thinking"),
     ReasoningFormat(
         "cohere_command3",
         "<|START_THINKING|>",
         "<|END_THINKING|>",
         False,
-        ("<|START_THINKING|>",),
         aliases=("cohere_command4",),
         after_text=True,
         models="Command A Reasoning, Command A+",
     ),
-    ReasoningFormat(
-        "mistral", "[THINK]", "[/THINK]", False, ("[THINK]",), after_text=True, models="Magistral, Mistral Small 4"
-    ),
+    ReasoningFormat("mistral", "[THINK]", "[/THINK]", False, after_text=True, models="Magistral, Mistral Small 4"),
     ReasoningFormat(
         "seed_oss",
         "<seed:think>",
         "</seed:think>",
         False,
-        ("<seed:think>",),
         calls=("<seed:tool_call>",),
         models="Seed-OSS",
     ),
@@ -156,16 +171,22 @@ REASONING_FORMATS = (
         "<|think:start|>",
         "<|think:end|>",
         False,
-        ("<|think:start|>",),
         calls=("<|tool_call:start|>",),
         models="Solar Open 2",
+    ),
+    ReasoningFormat(
+        "hy_v3_opensource",
+        "<think:opensource>",
+        "</think:opensource>",
+        False,
+        calls=("<tool_calls:opensource>",),
+        models="Hunyuan 3 and 4",
     ),
     ReasoningFormat(
         "apertus",
         "<|inner_prefix|>",
         "<|inner_suffix|>",
         False,
-        ("<|inner_prefix|>",),
         aliases=("apertus2509",),
         calls=("<|tools_prefix|>",),
         models="Apertus",
@@ -175,20 +196,21 @@ REASONING_FORMATS = (
         "Here is my thought process:",
         "Here is my response:",
         False,
-        ("Here is my thought process:",),
         other_marks=(("Here's my thought process:", "Here's my response:"),),
         switch="thinking",
-        models="Granite 3.2 and 3.3",
+        models="Granite 3.2",
     ),
     ReasoningFormat(
-        "ernie45", "<think>", "</think>", True, (), answer=("<response>", "</response>"), models="ERNIE 4.5 Thinking"
+        "ernie45", "<think>", "</think>", True, answer=("<response>", "</response>"), models="ERNIE 4.5 Thinking"
+    ),
+    ReasoningFormat(
+        "granite33", "<think>", "</think>", False, answer=("<response>", "</response>"), models="Granite 3.3"
     ),
     ReasoningFormat(
         "hunyuan_a13b",
         "<think>",
         "</think>",
         False,
-        (),
         aliases=("hunyuan",),
         answer=("<answer>", "</answer>"),
         models="Hunyuan A13B",
@@ -198,9 +220,9 @@ REASONING_FORMATS = (
         "<think>",
         "</think>",
         False,
-        (),
-        ("minimax-append-think",),
+        aliases=("minimax-append-think",),
         stays=True,
+        by_name=True,
         models="MiniMax M2, whose reasoning stays in the answer",
     ),
     ReasoningFormat(
@@ -208,7 +230,6 @@ REASONING_FORMATS = (
         "<mm:think>",
         "</mm:think>",
         False,
-        ("<mm:think>",),
         aliases=("minimax-m3",),
         calls=("]<]minimax[>[<tool_call>",),
         models="MiniMax M3",
@@ -228,7 +249,6 @@ REASONING_FORMATS = (
         "<think>",
         "</think>",
         False,
-        ("<think>",),
         aliases=(
             *("qwen3-thinking", "glm45", "glm47", "nemotron_v3", "nemotron_3", "mimo"),
             *("hy_v3", "poolside_v1", "interns1", "holo2", "ling3", "gigachat35"),
@@ -243,7 +263,7 @@ REASONING_FORMATS = (
         "<think>",
         "</think>",
         True,
-        ("</think>",),
+        by_name=True,
         aliases=("deepseek-r1", "step3", "step3p5", "olmo3"),
         calls=("<tool_call>",),
         models="DeepSeek R1, QwQ, Step-3, Step-3.5, OLMo 3 Think",
@@ -251,15 +271,24 @@ REASONING_FORMATS = (
 )
 
 
-def choose(name: str, template: str) -> ReasoningFormat | None:
-    """The row with this name; for "auto" the one that the template's text shows; for "" none. Raises `ValueError`."""
+MARKS = tuple(dict.fromkeys((row.start, row.end) for row in REASONING_FORMATS if not row.is_joint))
+"""The marks of all formats."""
+
+
+def choose(name: str, shown: Shown | None = None) -> ReasoningFormat | None:
+    """The row with this name; for "auto" the one that a template shows; for "" none. Raises `ValueError`."""
     if not name:
         return None
     if name == "auto":
-        shown = (row for row in REASONING_FORMATS if any(sign in template for sign in row.template_signs))
-        return next(shown, None)
+        return _first_shown(shown) if shown else None
     for row in REASONING_FORMATS:
         if name == row.name or name in row.aliases:
             return row
     known = [known for row in REASONING_FORMATS for known in (row.name, *row.aliases)]
     raise unknown_format("reasoning_parser", name, known)
+
+
+def _first_shown(shown: Shown) -> ReasoningFormat | None:
+    """The first row that a template writes; else the first in its source: no chat of ours may have such thoughts."""
+    texts = shown.text, shown.source
+    return next((row for text in texts for row in REASONING_FORMATS if row.is_shown(shown, text)), None)

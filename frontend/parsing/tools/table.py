@@ -1,7 +1,10 @@
 """The table of tool call formats, one row each. Names are those that vLLM's users know."""
 
+import json
 from dataclasses import dataclass
+from itertools import chain
 
+from quire.frontend.parsing.shown import CALL, TOOL, Shown
 from quire.frontend.parsing.tools.json_objects.apertus import ApertusParser
 from quire.frontend.parsing.tools.json_objects.cohere_command3 import CohereCommand3Parser
 from quire.frontend.parsing.tools.json_objects.gigachat3 import Gigachat3Parser
@@ -31,7 +34,7 @@ from quire.frontend.parsing.tools.tagged.deepseek_v32 import (
 )
 from quire.frontend.parsing.tools.tagged.dots import DotsParser
 from quire.frontend.parsing.tools.tagged.glm45 import Glm45Parser
-from quire.frontend.parsing.tools.tagged.hy_v3 import HyV3Parser
+from quire.frontend.parsing.tools.tagged.hy_v3 import HyV3OpensourceParser, HyV3Parser
 from quire.frontend.parsing.tools.tagged.kimi_k3 import KimiK3Parser
 from quire.frontend.parsing.tools.tagged.minicpm5 import MiniCpm5Parser
 from quire.frontend.parsing.tools.tagged.minimax_m2 import MinimaxM2Parser
@@ -49,7 +52,7 @@ class ToolFormat:
     name: str
     parser: type[StateParser]
     template_signs: tuple[str, ...]
-    """Texts that show this format in a chat template."""
+    """Texts that show this format in what a chat template writes."""
     excluding_signs: tuple[str, ...] = ()
     """Texts of which any shows another format instead."""
     aliases: tuple[str, ...] = ()
@@ -58,6 +61,24 @@ class ToolFormat:
     """Families of models that write so, for the documentation."""
     is_joint: bool = False
     """True where the parser reads the reasoning, too, and is needed without tools as well."""
+
+    def is_shown_in(self, text: str) -> bool:
+        """True where a text that a template writes has its signs."""
+        shows, excludes = (any(sign in text for sign in signs) for signs in (self.template_signs, self.excluding_signs))
+        return shows and not excludes
+
+    def reads(self, turn: str, alone: bool = False) -> bool:
+        """True where its parser finds the one call of a template's turn. `alone`: and no text before it."""
+        parser = self.parser.of([TOOL])
+        parser.checks_arguments = True
+        pieces = parser.feed(turn), parser.finish()
+        deltas = [delta for piece in pieces for delta in piece.calls]
+        try:
+            is_whole = json.loads("".join(delta.arguments for delta in deltas)) == json.loads(CALL.arguments)
+        except ValueError:
+            return False
+        behind = "".join(piece.text for piece in pieces).strip()
+        return is_whole and deltas[0].name == CALL.name and (not alone or turn.rstrip().endswith(behind))
 
 
 MARKED_FORMATS = (
@@ -94,7 +115,8 @@ TAGGED_FORMATS = (
     ToolFormat("solar_open2", SolarOpen2Parser, ("<|tool_call:start|>",), models="Solar Open 2"),
     ToolFormat("minicpm5", MiniCpm5Parser, ("<function name=",), models="MiniCPM 5"),
     ToolFormat("step3", Step3Parser, ("<steptml:",), models="Step-3"),
-    ToolFormat("hy_v3", HyV3Parser, ("<tool_sep>",), models="Hunyuan 3"),
+    ToolFormat("hy_v3", HyV3Parser, ("<tool_sep>",), models="Hunyuan 3, preview"),
+    ToolFormat("hy_v3_opensource", HyV3OpensourceParser, ("<tool_sep:opensource>",), models="Hunyuan 3 and 4"),
     ToolFormat(
         "glm45",
         Glm45Parser,
@@ -180,20 +202,27 @@ TOOL_FORMATS = (*MARKED_FORMATS, *TAGGED_FORMATS, *PYTHONIC_FORMATS, *JSON_FORMA
 """The first row that a template shows counts."""
 
 
-def choose(name: str, template: str) -> ToolFormat | None:
-    """The row with this name; for "auto" the one that the template's text shows; for "" none. Raises `ValueError`."""
+def choose(name: str, shown: Shown | None = None) -> ToolFormat | None:
+    """The row with this name; for "auto" the one that a template shows; for "" none. Raises `ValueError`."""
     if not name:
         return None
     if name == "auto":
-        shown = (
-            row
-            for row in TOOL_FORMATS
-            if any(sign in template for sign in row.template_signs)
-            and not any(sign in template for sign in row.excluding_signs)
-        )
-        return next(shown, None)
+        return _first_shown(shown) if shown else None
     for row in TOOL_FORMATS:
         if name == row.name or name in row.aliases:
             return row
     known = [known for row in TOOL_FORMATS for known in (row.name, *row.aliases)]
     raise unknown_format("tool_call_parser", name, known)
+
+
+def _first_shown(shown: Shown) -> ToolFormat | None:
+    """The first row that has signs in what a template writes and reads its call, that has signs, or that reads it.
+
+    A template that shows no calls is itself looked through for signs.
+    """
+    signed = [row for row in TOOL_FORMATS if row.is_shown_in(shown.text)]
+    if not shown.calls:
+        return next((row for row in TOOL_FORMATS if row in signed or row.is_shown_in(shown.source)), None)
+    reading = (row for row in signed if any(map(row.reads, shown.calls)))
+    alone = (row for row in TOOL_FORMATS if any(row.reads(turn, alone=True) for turn in shown.calls))
+    return next(chain(reading, signed, alone), None)

@@ -40,6 +40,8 @@ BEGUN = {
     "minicpm5": '<function name="f"><param name="a"><![CDATA[',
     "step3": "<｜tool_calls_begin｜>" + INVOKE.replace("<invoke", "<steptml:invoke").replace("<p", "<steptml:p"),
     "hy_v3": "<tool_calls><tool_call>f<tool_sep><arg_key>a</arg_key><arg_value>",
+    "hy_v3_opensource": "<tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource><arg_key:opensource>a"
+    "</arg_key:opensource><arg_value:opensource>",
     "glm45": "<tool_call>f<arg_key>a</arg_key><arg_value>",
     "qwen3_coder": "<tool_call>" + CODER,
     "lfm2": '<|tool_call_start|>[f(a="',

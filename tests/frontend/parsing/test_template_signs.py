@@ -5,6 +5,7 @@ import pytest
 from quire.frontend.parsing.formats import AnswerFormats
 from quire.frontend.parsing.reasoning.table import REASONING_FORMATS
 from quire.frontend.parsing.reasoning.table import choose as choose_reasoning
+from quire.frontend.parsing.shown import Shown
 from quire.frontend.parsing.tools.table import TOOL_FORMATS
 from quire.frontend.parsing.tools.table import choose as choose_tools
 
@@ -22,9 +23,9 @@ EXCERPTS = {
     "Magistral": ("[THINK]Your thoughts[/THINK] {{- '[TOOL_CALLS]' + name + '[ARGS]' }}", "mistral", "mistral"),
     "DeepSeek R1": (
         "'<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '\\n' + '```json' + '\\n' "
-        "{% set content = content.split('</think>')[-1] %}",
+        "{% set content = content.split('</think>')[-1] %} '<｜Assistant｜><think>\\n'",
         "deepseek_v3",
-        "deepseek_r1",
+        "qwen3",
     ),
     "DeepSeek V3.1": (
         "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + name + '<｜tool▁sep｜>' + arguments + '<｜tool▁call▁end｜>' "
@@ -38,18 +39,26 @@ EXCERPTS = {
         "qwen3",
     ),
     "DeepSeek V4.1": ('<｜DSML｜ calls>\n<｜DSML｜ invoke name="f">', "deepseek_v41", None),
-    "GigaChat 3.5": ("<｜GCML｜tool_calls>\n<｜GCML｜invoke name=... '<think>'", "gigachat35", "qwen3"),
+    "GigaChat 3.5": ("<｜GCML｜tool_calls>\n<｜GCML｜invoke name=... '<think>' '</think>'", "gigachat35", "qwen3"),
     "dots": ('<dots_function_call>\n<invoke name="f">', "dots", None),
-    "Solar Open 2": ("<|tool_call:start|>{{ name }}\n '<|think:start|>'", "solar_open2", "solar_open2"),
-    "MiniCPM 5": ('<function name="f"><param name="k">v</param></function> <think>', "minicpm5", "qwen3"),
-    "Apertus": ("<|tools_prefix|>[{{ calls }}]<|tools_suffix|> '<|inner_prefix|>'", "apertus", "apertus"),
+    "Solar Open 2": ("<|tool_call:start|>{{ name }}\n '<|think:start|><|think:end|>'", "solar_open2", "solar_open2"),
+    "MiniCPM 5": ('<function name="f"><param name="k">v</param></function> <think></think>', "minicpm5", "qwen3"),
+    "Apertus": (
+        "<|tools_prefix|>[{{ calls }}]<|tools_suffix|> '<|inner_prefix|>' '<|inner_suffix|>'",
+        "apertus",
+        "apertus",
+    ),
     "DeepSeek V4": ('<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">', "deepseek_v4", None),
     "Kimi K2": (
         "<|tool_calls_section_begin|><|tool_call_begin|>{{ id }}<|tool_call_argument_begin|> '<think></think>'",
         "kimi_k2",
         "kimi_k2",
     ),
-    "Kimi K3": ("'<|open|>tools<|sep|>' '<|open|>call tool=' '<|open|>think<|sep|>'", "kimi_k3", "kimi_k3"),
+    "Kimi K3": (
+        "'<|open|>tools<|sep|>' '<|open|>call tool=<|open|>think<|sep|><|close|>think<|sep|><|open|>response<|sep|>'",
+        "kimi_k3",
+        "kimi_k3",
+    ),
     "Gemma 4": ("{{- '<|tool_call>call:' + name + '{' -}} '<|channel>thought\\n<channel|>'", "gemma4", "gemma4"),
     "FunctionGemma": ("'<start_function_call>call:' + name + '{' + '<escape>'", "functiongemma", None),
     "gpt-oss": (
@@ -69,7 +78,7 @@ EXCERPTS = {
     "Phi-4 mini": ("'<|tool|>' + message['tools'] + '<|/tool|>' + '<|end|>'", "phi4_mini_json", None),
     "Phi-4 mini with functools": ("functools[{name: f, arguments: {}}]", "phi4_mini_json", None),
     "xLAM 2": ("make calls in a single JSON array: [{}] '<|python_tag|>'", "xlam", None),
-    "OLMo 3": ("'<function_calls>' + calls + '</function_calls>' {{ '<think>' }}", "olmo3", "qwen3"),
+    "OLMo 3": ("'<function_calls>' + calls + '</function_calls>' {{ '<think>' }} '</think>'", "olmo3", "qwen3"),
     "InternLM": ("'<|action_start|><|plugin|>\\n' + call + '<|action_end|>'", "internlm", None),
     "Jamba": ("<tool_calls>[\\n", "hunyuan_a13b", None),
     "LongCat Flash": (f"<longcat_tool_call>\n{CALL_OBJECT}\n</longcat_tool_call>", "longcat", None),
@@ -81,8 +90,18 @@ EXCERPTS = {
         "cohere_command3",
         "cohere_command3",
     ),
-    "MiniMax M3": ("{%- set ns = ']<]minimax[>[' %} ns ~ '<tool_call>' '<mm:think>'", "minimax_m3", "minimax_m3"),
-    "MiniMax M2": ("<minimax:tool_call>\n<invoke name=\"tool-name-1\"> '<think>'", "minimax_m2", "minimax_m2"),
+    "Hunyuan 3": (
+        "<tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource> '<think:opensource></think:opensource>'",
+        "hy_v3_opensource",
+        "hy_v3_opensource",
+    ),
+    "Granite 3.3": ("<|tool_call|> in <think></think> tags and in <response></response>", "granite", "granite33"),
+    "MiniMax M3": (
+        "{%- set ns = ']<]minimax[>[' %} ns ~ '<tool_call>' '<mm:think></mm:think>'",
+        "minimax_m3",
+        "minimax_m3",
+    ),
+    "MiniMax M2": ("<minimax:tool_call>\n<invoke name=\"tool-name-1\"> '<think></think>'", "minimax_m2", "minimax_m2"),
     "Seed-OSS": ("<seed:tool_call>\n<function=example_function_name>\n<parameter=p>", "seed_oss", None),
     "plain": ("{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}", None, None),
 }
@@ -91,8 +110,8 @@ EXCERPTS = {
 @pytest.mark.parametrize("family", EXCERPTS)
 def test_a_template_shows_its_own_format_and_no_other(family):
     template, tools, reasoning = EXCERPTS[family]
-    formats = AnswerFormats.choose("auto", "auto", template)
-    assert formats.tools == (choose_tools(tools, "") if tools else None)
+    formats = AnswerFormats.choose("auto", "auto", Shown(source=template))
+    assert formats.tools == (choose_tools(tools) if tools else None)
     assert (formats.reasoning.name if formats.reasoning else None) == reasoning
 
 
@@ -100,7 +119,7 @@ def test_every_name_is_of_one_row_only():
     for rows, choose in ((TOOL_FORMATS, choose_tools), (REASONING_FORMATS, choose_reasoning)):
         names = [name for row in rows for name in (row.name, *row.aliases)]
         assert len(names) == len(set(names))
-        assert all(name in (choose(name, "").name, *choose(name, "").aliases) for name in names)
+        assert all(name in (choose(name).name, *choose(name).aliases) for name in names)
 
 
 def test_every_row_names_its_models_for_the_page_made_from_it():

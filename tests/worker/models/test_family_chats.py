@@ -16,6 +16,7 @@ import expert_models
 from core_engine import Engine
 from dense_models import MODELS as DENSE_MODELS
 from family_chats import FAMILIES
+from parts.templates import shown_by
 from tiny_tokenizer import write_tokenizer
 
 from quire.frontend.chat.render_child import prepare
@@ -52,7 +53,8 @@ def test_what_a_tiny_checkpoint_is_held_to_is_read_back(name, tiny_checkpoint, t
     engine.submit(1, tokenizer.encode(asked).ids, max_tokens=600, ignore_eos=False, structured=held)
     text = tokenizer.decode(engine.settle()[1, 0], skip_special_tokens=False).removesuffix(family.specials[0])
     assert text == said
-    formats = AnswerFormats.choose("auto", family.settings.get("reasoning_parser", "auto"), family.template)
+    shown = shown_by(family.template, family.specials)
+    formats = AnswerFormats.choose("auto", family.settings.get("reasoning_parser", "auto"), shown)
     answer = formats.for_chat(Chat([USER], tools=[TOOL]), asked[-64:], show_reasoning=True)
     assert read(answer, text) == (family.thought, family.content, ARGUMENTS)
 

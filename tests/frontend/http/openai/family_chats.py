@@ -93,7 +93,6 @@ ERNIE = Family(
     "ernie45",
     ("<|im_end|>", "<|im_start|>"),
     content="",
-    settings={"reasoning_parser": "ernie45"},
 )
 GPT_OSS = Family(
     "GptOssForCausalLM",

@@ -120,15 +120,66 @@ def test_tools_that_no_template_shows_and_no_parser_finds_are_refused_at_every_d
     asyncio.run(main())
 
 
-def test_a_template_that_shows_tools_in_an_unknown_format_is_named_at_start_and_with_the_model(web, template, caplog):
+@pytest.mark.parametrize(
+    ("source", "parser", "told"),
+    [
+        (CALLS, "auto", "the format of its calls is not known"),
+        (CALLS + "<|tool_call_start|>", "auto", "'lfm2' does not read"),
+        (CALLS, "hermes", "'hermes' does not read"),
+    ],
+)
+def test_a_template_that_shows_tools_in_an_unknown_format_is_named_at_start_and_with_the_model(
+    web, template, caplog, source, parser, told
+):
     async def main():
-        async with web(**template(CALLS)) as w:
+        async with web(**template(source), tool_call_parser=parser) as w:
             (warning,) = (await w.client.get("/v1/models/tiny")).json()["warnings"]
             assert "--tool-call-parser" in warning
+            assert told in warning
             assert any(warning in record.getMessage() for record in caplog.records)
-        for settings in ({"tool_call_parser": "hermes"}, template(PLAIN)):
-            async with web(**settings) as w:
+        off = {**template(source), "tool_call_parser": "off"}
+        for settings in ({"tool_call_parser": "hermes"}, off, None):
+            async with web(**(settings or template(PLAIN))) as w:
                 assert (await w.client.get("/v1/models")).json()["data"][0]["warnings"] == []
+
+    asyncio.run(main())
+
+
+THINKS = "In <think></think> tags, if at all." + CALLS
+OPENS = CALLS + "{% if add_generation_prompt and enable_thinking is not false %}<think>\n{% endif %}"
+SHAPED = [
+    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": LOOK["parameters"]}}},
+    {"structured_outputs": {"choice": ["yes", "no"]}},
+    {"tools": [TOOL], "tool_choice": "required"},
+    {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "parser", "fields", "after", "thoughts"),
+    [
+        (THINKS, "auto", {}, "", (("<think>", "</think>"),)),
+        (THINKS, "auto", {"chat_template_kwargs": {"enable_thinking": False}}, "", (("<think>", "</think>"),)),
+        (THINKS, "kimi_k2", {}, "", (("<think>", "</think>"),)),
+        (THINKS, "off", {}, "", ()),
+        (OPENS, "auto", {}, "</think>", ()),
+        (OPENS, "auto", {"chat_template_kwargs": {"enable_thinking": False}}, "", (("<think>", "</think>"),)),
+        (OPENS, "off", {}, "", ()),
+        (CALLS, "auto", {}, "", ()),
+    ],
+)
+def test_structure_waits_for_no_thought_but_one_that_the_prompt_has_begun(
+    web, template, source, parser, fields, after, thoughts
+):
+    async def main():
+        async with web(**template(source), reasoning_parser=parser) as w:
+            w.answers([75], "stop")
+            for shape in SHAPED:
+                answer = await w.client.post(PATH, json={"messages": [USER], **fields, **shape})
+                assert answer.status_code == 200, answer.text
+                told = w.scheduler.submits[-1].params.structured
+                assert (told.after, told.thoughts) == (after, thoughts)
 
     asyncio.run(main())
 

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from conftest import write_tokenizer
 from family_chats import FAMILIES, HERMES_CALL
+from parts.templates import shown_by
 
 from quire.frontend.chat.render_child import prepare
 from quire.frontend.chat.template import ChatTemplate
@@ -55,7 +56,8 @@ def folder(family, tmp_path):
 
 def test_the_template_shows_its_parsers(family):
     settings = {"tool_call_parser": "auto", "reasoning_parser": "auto"} | family.settings
-    formats = AnswerFormats.choose(settings["tool_call_parser"], settings["reasoning_parser"], family.template)
+    shown = shown_by(family.template, family.specials)
+    formats = AnswerFormats.choose(settings["tool_call_parser"], settings["reasoning_parser"], shown)
     assert formats.tools == choose_tools(family.tools, "")
     assert (formats.reasoning.name if formats.reasoning else None) == family.reasoning
 

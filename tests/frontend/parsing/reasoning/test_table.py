@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from quire.frontend.parsing.formats import AnswerFormat, AnswerFormats, with_forced_calls, with_reasoning_first
 from quire.frontend.parsing.reasoning.table import REASONING_FORMATS, choose
+from quire.frontend.parsing.shown import Shown
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, Tool
 from quire.proto.messages.params import Structured
 from quire.proto.messages.structured import load_vocabulary, new_matcher
@@ -139,7 +140,7 @@ OFF = {"template_kwargs": '{"enable_thinking": false}'}
 def constrained(name: str, prompt_end: str, answer: str, **more: object) -> Structured:
     """The grammar of a request's outputs where the parser is named by hand."""
     grammar, chat, _ = ANSWERS[answer]
-    formats, asked = AnswerFormats.choose("hermes", name, ""), Chat(USER, **chat, **more)
+    formats, asked = AnswerFormats.choose("hermes", name), Chat(USER, **chat, **more)
     request = with_forced_calls(GenerateRequest(input=asked, structured=grammar), asked, formats)
     return with_reasoning_first(request, formats.for_chat(asked, prompt_end, show_reasoning=True)).structured
 
@@ -219,7 +220,7 @@ def test_a_model_that_always_reasons_does_so_unless_a_request_switches_it_off():
 )
 def test_what_a_client_has_begun_is_gone_on_with_as_what_it_is(name, begun, reasoning, text):
     chat = Chat([*USER, ChatMessage("assistant", begun)], continue_final_message=True)
-    found = AnswerFormats.choose("", name, "").for_chat(chat, begun, show_reasoning=True)
+    found = AnswerFormats.choose("", name).for_chat(chat, begun, show_reasoning=True)
     assert whole(found, "so</think>") == (reasoning, text)
 
 
@@ -249,7 +250,7 @@ def test_any_split_of_any_text_gives_the_same(row, inside, data):
     ],
 )
 def test_the_format_is_read_from_the_chat_template(template, name):
-    assert choose("auto", template).name == name
+    assert choose("auto", Shown(source=template)).name == name
 
 
 def test_no_two_rows_have_a_name_in_common():

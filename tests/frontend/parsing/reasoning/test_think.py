@@ -7,6 +7,7 @@ from parts.examples import examples
 
 from quire.frontend.parsing.reasoning.table import choose
 from quire.frontend.parsing.reasoning.think import ThinkParser
+from quire.frontend.parsing.shown import Shown
 
 SHREDS = st.lists(st.sampled_from(["<think>", "</think>", "<", "</th", "think>", "\n", " ", "a", "é"]), max_size=12)
 
@@ -93,10 +94,10 @@ def test_any_split_of_any_text_gives_the_same(shreds, inside):
 
 
 def test_the_kind_is_read_from_the_chat_template():
-    assert choose("auto", "plain") is None
-    assert choose("auto", "{{ '[THINK]' }}").name == "mistral"
-    assert choose("auto", "{{ '<think>' }} {{ content.split('</think>') }}").name == "qwen3"
-    assert choose("auto", "{{ content.split('</think>')[-1] }}").name == "deepseek_r1"
+    assert choose("auto", Shown(source="plain")) is None
+    assert choose("auto", Shown(source="{{ '[THINK]' }} {{ '[/THINK]' }}")).name == "mistral"
+    assert choose("auto", Shown(source="{{ '<think>' }} {{ content.split('</think>') }}")).name == "qwen3"
+    assert choose("auto", Shown(source="{{ content.split('</think>')[-1] }}")) is None
     assert choose("", "<think>") is None
     assert choose("deepseek-r1", "").name == "deepseek_r1"
     with pytest.raises(ValueError, match="reasoning_parser: 'nope'"):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parts.examples import examples
 
+from quire.frontend.parsing.shown import Shown
 from quire.frontend.parsing.tools.forced import NamedParser, RequiredParser
 from quire.frontend.parsing.tools.json_objects.hermes import HermesParser
 from quire.frontend.parsing.tools.json_objects.llama3_json import Llama3JsonParser
@@ -225,7 +226,7 @@ def test_ids_are_of_the_shape_clients_and_templates_expect():
     ],
 )
 def test_the_format_is_read_from_the_chat_template(template, name):
-    row = choose("auto", template)
+    row = choose("auto", Shown(source=template))
     assert (row.name if row else None) == name
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.frontend.parsing.shown import Shown
 from quire.frontend.parsing.tools.parser import MAX_CALLS
 from quire.frontend.parsing.tools.table import choose
 
@@ -54,4 +55,4 @@ def test_much_of_anything_is_read_to_its_end(unit):
 
 def test_the_format_has_the_names_of_its_models():
     assert {choose(name, "").name for name in ("hunyuan", "minimax", "minimax_m1")} == {"hunyuan_a13b"}
-    assert choose("auto", "{{ '<tool_calls>[' }}").name == "hunyuan_a13b"
+    assert choose("auto", Shown(source="{{ '<tool_calls>[' }}")).name == "hunyuan_a13b"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from parts.examples import examples
 
 from quire.frontend.parsing.formats import AnswerFormats, with_forced_calls, with_reasoning_first
+from quire.frontend.parsing.shown import Shown
 from quire.frontend.parsing.tools.marked_calls.harmony import HarmonyParser
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, Tool
 from quire.proto.messages.channels import ChannelCall, Channels
@@ -88,7 +89,8 @@ TEMPLATE = "{{ '<|start|>assistant<|channel|>analysis<|message|>' }}"
 
 def test_both_settings_choose_the_one_parser_and_every_chat_has_it():
     for tool, reasoning, template in (("openai", "auto", ""), ("auto", "gpt-oss", ""), ("auto", "auto", TEMPLATE)):
-        formats = AnswerFormats.choose(tool, reasoning, template)
+        shown = Shown(source=template)
+        formats = AnswerFormats.choose(tool, reasoning, shown)
         assert (formats.tools.name, formats.reasoning.name) == ("openai", "openai")
         chats = [Chat(HI), Chat(HI, tools=[TOOL]), Chat(HI, tools=[TOOL], tool_choice="none")]
         for chat, num_offered in zip(chats, (0, 1, 0), strict=True):
@@ -98,13 +100,13 @@ def test_both_settings_choose_the_one_parser_and_every_chat_has_it():
             assert len(answer_format.offered) == num_offered
             assert {"<|channel|>", "<|message|>", "<|end|>"} <= answer_format.markers
             assert not answer_format.starts_in_reasoning
-    without_calls = AnswerFormats.choose("", "auto", TEMPLATE)
+    without_calls = AnswerFormats.choose("", "auto", Shown(source=TEMPLATE + FINAL))
     assert without_calls.tools is None
     assert without_calls.for_chat(Chat(HI, tools=[TOOL]), "", True).offered == ()
     with pytest.raises(ValueError, match="tool_call_parser: 'hermes' does not go with openai"):
-        AnswerFormats.choose("hermes", "openai", "")
+        AnswerFormats.choose("hermes", "openai")
     with pytest.raises(ValueError, match="reasoning_parser: 'qwen3' does not go with openai"):
-        AnswerFormats.choose("openai", "qwen3", "")
+        AnswerFormats.choose("openai", "qwen3")
 
 
 START = "<|start|>assistant"
@@ -114,7 +116,7 @@ JSON = Structured("json_object")
 
 def wanted(prompt_end: str, grammar: Structured | None = None, **chat: object) -> Structured:
     """The grammar of a request's answers."""
-    formats = AnswerFormats.choose("openai", "auto", "")
+    formats = AnswerFormats.choose("openai", "auto")
     asked = Chat(HI, **chat)
     request = with_forced_calls(GenerateRequest(input=asked, structured=grammar), asked, formats)
     return with_reasoning_first(request, formats.for_chat(asked, prompt_end, True)).structured
@@ -149,7 +151,7 @@ def test_a_forced_call_is_in_its_own_channel():
 
 def test_a_thought_that_the_prompt_has_begun_is_read_as_one():
     asked = Chat(HI, tools=[TOOL])
-    answer_format = AnswerFormats.choose("openai", "auto", "").for_chat(asked, TEMPLATE[4:-4], True)
+    answer_format = AnswerFormats.choose("openai", "auto").for_chat(asked, TEMPLATE[4:-4], True)
     for whole in (False, True):
         parser = answer_format.tool_parser(whole)
         pieces = [parser.feed("hm<|end|>" + CALL), parser.finish()]
@@ -159,7 +161,7 @@ def test_a_thought_that_the_prompt_has_begun_is_read_as_one():
 
 def test_the_rest_of_a_forced_call_that_was_cut_off_is_no_content():
     asked = Chat(HI, tools=[TOOL], tool_choice="required")
-    answer_format = AnswerFormats.choose("openai", "auto", "").for_chat(asked, START, True)
+    answer_format = AnswerFormats.choose("openai", "auto").for_chat(asked, START, True)
     for end in range(THINK.index("hm"), len(THINK + CALL)):
         parser = answer_format.tool_parser(True)
         pieces = [parser.feed((THINK + CALL)[:end]), parser.finish()]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from parts.examples import examples
 
 from quire.frontend.parsing.formats import AnswerFormats
+from quire.frontend.parsing.shown import Shown
 from quire.frontend.parsing.tools.parser import MAX_CALLS
 from quire.frontend.parsing.tools.table import choose
 from quire.proto.api import Chat, ChatMessage
@@ -291,11 +292,12 @@ def test_an_output_has_no_more_calls_than_a_message_may_and_loses_no_character(n
         ("{{ '<｜tool_calls_begin｜>' }}...<steptml:invoke name=...", "step3"),
         ("<tool_call>{function-name}\\n<arg_key>{arg-key-1}</arg_key>\\n<arg_value>", "glm45"),
         ("<tool_calls>\\n<tool_call>{{ name }}<tool_sep>\\n<arg_key>", "hy_v3"),
+        ("<tool_call:opensource>{{ name }}<tool_sep:opensource>\\n", "hy_v3_opensource"),
         ('<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>', "hermes"),
     ],
 )
 def test_the_format_is_read_from_the_chat_template(template, name):
-    assert choose("auto", template).name == name
+    assert choose("auto", Shown(source=template)).name == name
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,13 @@ WAYS = {
     ),
     "minicpm5": Written("", '<function name="{name}">', '<param name="{key}">{value}</param>', "</function>", ""),
     "hy_v3": Written("<tool_calls>\n", "<tool_call>{name}<tool_sep>\n", _GLM45[0], _GLM45[1] + "\n", "</tool_calls>"),
+    "hy_v3_opensource": Written(
+        "<tool_calls:opensource>\n",
+        "<tool_call:opensource>{name}<tool_sep:opensource>\n",
+        "<arg_key:opensource>{key}</arg_key:opensource>\n<arg_value:opensource>{value}</arg_value:opensource>\n",
+        "</tool_call:opensource>\n",
+        "</tool_calls:opensource>",
+    ),
 }
 """By the name of a format or, where its models differ, an alias."""
 
