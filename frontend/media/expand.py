@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from quire.frontend.media.families.idefics3 import IdeficsImages
 from quire.frontend.media.families.table import MediaFamily, video_rules
 from quire.frontend.media.kind import MediaKind
 from quire.frontend.media.store import StoredMedia, StoredPart
@@ -33,7 +34,11 @@ def spell(text: str, family: MediaFamily, parts: Sequence[StoredPart]) -> str:
 
 def _spelled(family: MediaFamily, part: StoredPart) -> str:
     videos = video_rules(family) if part.kind == "video" else None
-    return family.spelled(len(part.items)) if videos is None else videos.spelled(part.seconds)
+    if videos is not None:
+        return videos.spelled(part.seconds)
+    if isinstance(family, IdeficsImages):
+        return family.spelled(len(part.items), part.columns)
+    return family.spelled(len(part.items))
 
 
 def expand(

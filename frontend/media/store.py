@@ -74,6 +74,8 @@ class StoredPart:
     kind: MediaKind = "image"
     seconds: tuple[float, ...] = ()
     """The time of each item of a video."""
+    columns: int = 0
+    """Items of an image that stand side by side, where its text says so; 0: it does not."""
 
     @property
     def num_tokens(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import tiny_gemma3
 import tiny_gemma4
+import tiny_idefics3
 import tiny_internvl
 import tiny_mistral3
 import tiny_onevision
@@ -136,6 +137,17 @@ FAMILIES = {
         },
         grids_chats(),
         over_http=("large", "text"),
+    ),
+    "SmolVLM": Family(
+        tiny_idefics3.write_checkpoint,
+        tiny_idefics3.Reference,
+        {
+            "one tile, in chunks": (*pages(tiny_idefics3, 1), "--max-num-encoder-patches", "16", *CHUNKED),
+            "two ranks": TWO_RANKS,
+            "divided": DIVIDED,
+        },
+        {name: chat for name, chat in tiles_chats().items() if name != "watched"},
+        over_http=("last",),
     ),
     "Mistral 3": mistral(
         {"whole": WHOLE, "two ranks": (*TWO_RANKS, *pages(tiny_mistral3, 2), "--max-num-encoder-patches", "256")},

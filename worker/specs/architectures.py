@@ -13,6 +13,7 @@ from quire.worker.specs.routed import biased, experts, gpt_oss, llama4
 from quire.worker.specs.sighted import (
     gemma3,
     gemma4_images,
+    idefics3,
     internvl,
     llava_onevision,
     mistral3,
@@ -96,6 +97,10 @@ _STATED: Final[dict[str, Architecture]] = {
     "LlavaOnevisionForConditionalGeneration": Architecture(
         llava_onevision.read_llava_onevision, llava_onevision.NAMES, llava_onevision.TOWER_TENSORS
     ),
+    **{
+        f"{name}ForConditionalGeneration": Architecture(idefics3.read_idefics3, idefics3.NAMES, idefics3.TOWER_TENSORS)
+        for name in ("Idefics3", "SmolVLM")
+    },
     "Mistral3ForConditionalGeneration": Architecture(
         mistral3.read_mistral3, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD
     ),

@@ -29,8 +29,7 @@ from quire.frontend.media.decode.decode_job import (
 )
 from quire.frontend.media.decode.image import FORMATS, decode, set_limits
 from quire.frontend.media.decode.video import VideoItems, open_video
-from quire.frontend.media.families.table import MediaFamily, video_rules
-from quire.frontend.media.families.view import View
+from quire.frontend.media.families.table import MediaFamily, num_columns, video_rules
 from quire.frontend.media.refused import MediaRefused
 from quire.frontend.sandbox.child import serve
 from quire.proto.messages.media import Grid
@@ -69,19 +68,22 @@ def answer(payload: bytes, setup: DecodeSetup) -> Answer:
     videos = video_rules(settings.family) if settings.kind == "video" else None
     items: list[DecodedItem] = []
     seconds: list[float] = []
+    columns = 0
     try:
         if videos is not None:
             video = VideoItems(open_video(data, job.frame_sizes, setup.max_pixels), videos, setup.max_bytes)
             made, seconds = iter(video), video.seconds
         else:
-            made = image_items(decode(data, setup.max_pixels), settings.family)
+            image = decode(data, setup.max_pixels)
+            columns = num_columns(settings.family, image.height, image.width)
+            made = image_items(image, settings.family)
         for grid, pixels in made:
             num_tokens = len(seconds) * settings.family.num_tokens(grid)
             if job.max_tokens is not None and num_tokens > job.max_tokens:
                 return TooLong(num_tokens)
             items.append(DecodedItem(digest(settings, grid, pixels), grid, len(pixels)))
             _write(item_file(setup.file, len(items) - 1), pixels)
-        return Decoded(tuple(items), tuple(seconds))
+        return Decoded(tuple(items), tuple(seconds), columns)
     except _NotWritten as error:
         refusal: Answer = NotWritten(str(error))
     except MediaRefused as error:
@@ -101,15 +103,17 @@ def answer(payload: bytes, setup: DecodeSetup) -> Answer:
 def image_items(image: Image.Image, family: MediaFamily) -> Iterator[tuple[Grid, bytes]]:
     """Grid and pixels, uint8 [rows * patch, columns * patch, 3], of each item of an image. Raises `MediaRefused`."""
     resized = image
-    size: tuple[int, int] | None = None
+    sizes: tuple[tuple[int, int], ...] = ()
     for item in family.items(image.height, image.width):
         seen: list[bytes] = []
         for view in item.views:
-            if view.size != size:
-                size = height, width = view.size
-                resized = image.resize((width, height), Image.Resampling(family.resample))
-            is_whole = view == View.whole(*size)
-            seen.append((resized if is_whole else resized.crop(view.box)).tobytes())
+            wanted = (*view.before, view.size)
+            if wanted[: len(sizes)] != sizes:
+                resized, sizes = image, ()
+            for height, width in wanted[len(sizes) :]:
+                resized = resized.resize((width, height), Image.Resampling(family.resample))
+            sizes = wanted
+            seen.append((resized if view.is_whole else resized.crop(view.box)).tobytes())
         yield item.grid, b"".join(seen) if len(seen) > 1 else seen[0]
 
 

@@ -33,6 +33,8 @@ class Decoded(msgspec.Struct, frozen=True, tag=True):
     items: tuple[DecodedItem, ...]
     seconds: tuple[float, ...] = ()
     """The time of each item of a video."""
+    columns: int = 0
+    """See `StoredPart`."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

@@ -148,7 +148,7 @@ class DecodePool:
             )
             for item in answer.items
         ]
-        return StoredPart(tuple(items), settings.kind, answer.seconds)
+        return StoredPart(tuple(items), settings.kind, answer.seconds, answer.columns)
 
     async def _answer(self, place: int, data: bytes | memoryview, job: DecodeJob, field: str) -> Decoded | NotWritten:
         sandbox = self._sandboxes[place]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.frontend.media.families import gemma3, gemma4, internvl, llava_onevision, pixtral, qwen
+from quire.frontend.media.families import gemma3, gemma4, idefics3, internvl, llava_onevision, pixtral, qwen
 from quire.frontend.media.families.bounds import BOUNDS
 from quire.frontend.media.families.processor_files import ProcessorFiles
 from quire.frontend.media.families.videos.gemma4 import Gemma4Videos
@@ -30,6 +30,7 @@ MediaFamily = (
     | pixtral.PixtralImages
     | gemma3.Gemma3Images
     | gemma4.Gemma4Images
+    | idefics3.IdeficsImages
 )
 """A family by any of its rows: the union of their structs."""
 VideoRules = Qwen2Videos | Qwen3Videos | InternVideos | OneVisionVideos | Gemma4Videos
@@ -45,6 +46,8 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "Gemma3ImageProcessor": gemma3.read,
     "Gemma4ImageProcessor": gemma4.read,
     "Gemma4UnifiedImageProcessor": gemma4.read,
+    "Idefics3ImageProcessor": idefics3.read,
+    "SmolVLMImageProcessor": idefics3.read,
 }
 """`image_processor_type` -> the reader of the family."""
 
@@ -96,6 +99,11 @@ def of_request(family: MediaFamily, settings: Mapping[str, Any], kind: MediaKind
     if kind == "image":
         settings = {name: value for name, value in settings.items() if name not in OF_VIDEOS}
     return family.with_settings(settings)
+
+
+def num_columns(family: MediaFamily, height: int, width: int) -> int:
+    """`StoredPart.columns` of an image of so many pixels."""
+    return family.num_columns(height, width) if isinstance(family, idefics3.IdeficsImages) else 0
 
 
 def video_rules(family: MediaFamily) -> VideoRules | None:

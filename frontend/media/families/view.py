@@ -7,17 +7,25 @@ from quire.proto.messages.media import Grid
 
 
 class View(NamedTuple):
-    """A part of an image: the image is resized as a whole, and a box of that is the view."""
+    """A part of an image: the image is resized as a whole, once or several times, and a box of that is the view."""
 
     size: tuple[int, int]
     """Height and width to which the image is resized."""
     box: tuple[int, int, int, int]
     """Left, upper, right and lower edge of the view within it; what is outside of it is black."""
+    before: tuple[tuple[int, int], ...] = ()
+    """Heights and widths to which the image is resized before that, one after another."""
 
     @classmethod
     def whole(cls, height: int, width: int) -> "View":
         """The whole image, resized to this height and width."""
         return cls((height, width), (0, 0, width, height))
+
+    @property
+    def is_whole(self) -> bool:
+        """It shows all of the image."""
+        height, width = self.size
+        return self.box == (0, 0, width, height)
 
     @property
     def shape(self) -> tuple[int, int]:

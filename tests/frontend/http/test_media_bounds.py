@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mode, yet they share modules
 
+import tiny_idefics3
 import tiny_internvl
 import tiny_mistral3
 import tiny_onevision
@@ -33,10 +34,11 @@ OF_FRAMES = "is no setting of this model; it has fps, num_frames for requests; l
     ("write", "remedy"),
     [
         (tiny_mistral3.write_checkpoint, "is no setting of this model; leave it out"),
+        (tiny_idefics3.write_checkpoint, "is no setting of this model; leave it out"),
         (tiny_internvl.write_checkpoint, OF_FRAMES),
         (tiny_onevision.write_checkpoint, OF_FRAMES),
     ],
-    ids=["Mistral 3", "InternVL", "LLaVA-OneVision"],
+    ids=["Mistral 3", "SmolVLM", "InternVL", "LLaVA-OneVision"],
 )
 def test_bounds_of_pixels_are_refused_by_a_model_that_has_none(web, tmp_path, write, remedy):
     folder = tmp_path / "model"

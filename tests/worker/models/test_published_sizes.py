@@ -37,6 +37,7 @@ PARAMETERS = {
     "Qwen2-VL-7B": 8_291_375_616,
     "Qwen2.5-VL-7B": 8_292_166_656,
     "Qwen3-VL-8B": 8_767_123_696,
+    "SmolVLM2-500M": 507_482_304,
 }
 """Tensors of the published weights; a head that is tied to the embedding counts once."""
 

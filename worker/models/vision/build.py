@@ -1,16 +1,18 @@
 """Builds the tower of a spec."""
 
 from quire.worker.build_context import BuildContext
-from quire.worker.models.vision.gemma3_tower import Gemma3Tower
 from quire.worker.models.vision.gemma4_tower import Gemma4Patches, Gemma4Tower
 from quire.worker.models.vision.intern_tower import InternTower
 from quire.worker.models.vision.onevision_tower import OneVisionTower
 from quire.worker.models.vision.pixtral import PixtralTower
 from quire.worker.models.vision.qwen2_tower import Qwen2Tower, Qwen25Tower
 from quire.worker.models.vision.qwen3_tower import Qwen3Tower
+from quire.worker.models.vision.siglip.gemma3 import Gemma3Tower
+from quire.worker.models.vision.siglip.idefics3 import IdeficsTower
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.sighted.gemma3 import Gemma3VisionSpec
 from quire.worker.specs.sighted.gemma4_images import Gemma4PatchSpec, Gemma4TowerSpec
+from quire.worker.specs.sighted.idefics3 import IdeficsVisionSpec
 from quire.worker.specs.sighted.internvl import InternVisionSpec
 from quire.worker.specs.sighted.llava_onevision import OneVisionSpec
 from quire.worker.specs.sighted.mistral3 import PixtralSpec
@@ -38,6 +40,8 @@ def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
             return InternTower(spec, context)
         case OneVisionSpec():
             return OneVisionTower(spec, context)
+        case IdeficsVisionSpec():
+            return IdeficsTower(spec, context)
         case Gemma3VisionSpec():
             return Gemma3Tower(spec, context)
         case Gemma4TowerSpec():

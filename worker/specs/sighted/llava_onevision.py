@@ -49,7 +49,6 @@ DEFAULTS: Final[Config] = {
 }
 _TENSOR: Final = r"\.(?P<tensor>weight|bias)"
 _TOWER: Final = r"(model\.)?vision_tower\.(vision_model\.)?"
-_BLOCK: Final = _TOWER + r"encoder\.layers\.(?P<n>\d+)\."
 _PROJECTOR: Final = r"(model\.)?multi_modal_projector\."
 _IN_BLOCK: Final = {
     "layer_norm1": "attention_norm",
@@ -60,11 +59,19 @@ _IN_BLOCK: Final = {
     r"mlp\.fc2": "mlp.down",
 }
 _IN_PROJECTOR: Final = {"linear_1": "up", "linear_2": "down"}
-SIGLIP_RULES: Final = (
-    NameRule(rf"{_TOWER}embeddings\.patch_embedding{_TENSOR}", "vision.patches.{tensor}"),
-    NameRule(rf"{_TOWER}embeddings\.position_embedding\.weight", "vision.positions.weight"),
-    *(NameRule(_BLOCK + name + _TENSOR, f"vision.blocks.{{n}}.{own}.{{tensor}}") for name, own in _IN_BLOCK.items()),
-)
+
+
+def siglip_rules(tower: str) -> tuple[NameRule, ...]:
+    """Rules for SigLIP's patches and blocks; `tower`: pattern of what stands before the tower's tensors."""
+    block = rf"{tower}encoder\.layers\.(?P<n>\d+)\."
+    return (
+        NameRule(rf"{tower}embeddings\.patch_embedding{_TENSOR}", "vision.patches.{tensor}"),
+        NameRule(rf"{tower}embeddings\.position_embedding\.weight", "vision.positions.weight"),
+        *(NameRule(block + name + _TENSOR, f"vision.blocks.{{n}}.{own}.{{tensor}}") for name, own in _IN_BLOCK.items()),
+    )
+
+
+SIGLIP_RULES: Final = siglip_rules(_TOWER)
 LAST_NORM: Final = rf"{_TOWER}post_layernorm{_TENSOR}"
 SIGLIP_IGNORED: Final = (rf"{_TOWER}head\..+", rf"{_TOWER}embeddings\.position_ids")
 """Rules for SigLIP's patches and blocks, the pattern of its last norm, and those of what makes no rows."""

@@ -1,0 +1,1 @@
+"""Towers of SigLIP's blocks over items of one size."""
