@@ -169,6 +169,8 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         **{f"JinaBert{what}": f"(jina-embeddings-v2) {_OWN_CODE}; {_ENCODER}" for what in ("Model", "ForMaskedLM")},
         "XLMRobertaLoRA": f"(jina-embeddings-v3) {_OWN_CODE}; {_ENCODER}",
         "ModernBertForMaskedLM": "fills masks, which nothing here does; use a checkpoint of ModernBertModel, such as "
+        "Lfm2VlForConditionalGeneration": "(LFM2-VL) has convolutions between its layers of attention, whose state no "
+        "KV cache holds; use a SmolVLM, Qwen3-VL or InternVL of its size",
         "gte-modernbert-base, which has no weights of such a head",
         "BgeM3EmbeddingModel": "makes sparse and ColBERT vectors, which are not served; leave it out for dense ones",
     }

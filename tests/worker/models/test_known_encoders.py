@@ -58,6 +58,10 @@ def test_bge_m3_and_its_reranker_read_as_they_were_published(fields, task, serve
         ("Qwen2ForProcessRewardModel", "with --task reward"),
         ("NewModel", r"gte-multilingual. is code of its own, which is never run; use an encoder that is a BERT"),
         ("ModernBertForMaskedLM", "fills masks, which nothing here does; use a checkpoint of ModernBertModel"),
+        (
+            "Lfm2VlForConditionalGeneration",
+            "has convolutions between its .*, whose state no KV cache holds; use a Smol",
+        ),
         ("BgeM3EmbeddingModel", "makes sparse and ColBERT vectors, which are not served; leave it out for dense"),
     ],
 )
