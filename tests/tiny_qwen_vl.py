@@ -58,6 +58,12 @@ class TinyQwen:
     patch: int
     vision: dict
     text: dict = field(default_factory=lambda: TEXT)
+    image: str = IMAGE
+    video: str = VIDEO
+    special: tuple = tuple(SPECIAL)
+    """The last two begin and end an image."""
+    template: str = TEMPLATE
+    processor_type: str = "Qwen2VLImageProcessor"
 
     @property
     def unit(self):
@@ -67,7 +73,7 @@ class TinyQwen:
     @property
     def processor(self):
         return {
-            "image_processor_type": "Qwen2VLImageProcessor",
+            "image_processor_type": self.processor_type,
             "size": {"shortest_edge": 4 * self.unit**2, "longest_edge": 64 * self.unit**2},
             "patch_size": self.patch,
             "temporal_patch_size": 2,
@@ -78,14 +84,15 @@ class TinyQwen:
 
     def write_checkpoint(self, folder, seed=0, dtype=torch.float32, text=None, vision=None):
         """All files of the model; `text`, `vision` override fields of its config.json, which has the ids."""
-        tokenizer = write_tokenizer(folder, [*SPECIAL, IMAGE, VIDEO], TEMPLATE, CORPUS, VOCABULARY)
+        special = [*self.special, self.image, self.video]
+        tokenizer = write_tokenizer(folder, special, self.template, CORPUS, VOCABULARY)
         config = getattr(transformers, f"{self.name}Config")(
             text_config={**self.text, **(text or {})},
             vision_config={**self.vision, **(vision or {})},
-            image_token_id=tokenizer.token_to_id(IMAGE),
-            video_token_id=tokenizer.token_to_id(VIDEO),
-            vision_start_token_id=tokenizer.token_to_id(SPECIAL[3]),
-            vision_end_token_id=tokenizer.token_to_id(SPECIAL[4]),
+            image_token_id=tokenizer.token_to_id(self.image),
+            video_token_id=tokenizer.token_to_id(self.video),
+            vision_start_token_id=tokenizer.token_to_id(self.special[-2]),
+            vision_end_token_id=tokenizer.token_to_id(self.special[-1]),
         )
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -94,6 +101,9 @@ class TinyQwen:
                 if parameter.ndim == 1:  # norms and biases: not the ones and zeros that would hide a mistake
                     is_gain = any(norm in name for norm in ("norm", "ln_q")) and "weight" in name
                     torch.nn.init.normal_(parameter, mean=float(is_gain), std=0.2)
+            for name, buffer in model.named_buffers():
+                if name.endswith("e_score_correction_bias"):
+                    torch.nn.init.normal_(buffer, std=0.2)
         model.generation_config.eos_token_id = 0
         model.to(dtype).save_pretrained(folder)
         (folder / "preprocessor_config.json").write_text(json.dumps(self.processor))
@@ -103,6 +113,13 @@ class TinyQwen:
     def model_class(self):
         return getattr(transformers, f"{self.name}ForConditionalGeneration")
 
+    @property
+    def library_processor(self):
+        """The library's processor of images that is of one piece with Pillow."""
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        return Qwen2VLImageProcessorPil
+
     def reference(self, folder):
         return Reference(self, folder)
 
@@ -111,21 +128,19 @@ class Reference:
     """What transformers makes of a checkpoint: its Pillow processor, its positions, its greedy tokens."""
 
     def __init__(self, family, folder):
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
         self._family = family
         self._folder = folder
         self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-        self.processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
-        self.image_id = self.tokenizer.convert_tokens_to_ids(IMAGE)
+        self.processor = family.library_processor.from_pretrained(folder)
+        self.image_id = self.tokenizer.convert_tokens_to_ids(family.image)
 
     def prompt(self, messages, images):
         """Token ids of a chat, each image's placeholder expanded, and the images' grids (frames, rows, columns)."""
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         grids = self.pixels(images)["image_grid_thw"].tolist() if images else []
-        pieces = text.split(IMAGE)
+        pieces = text.split(self._family.image)
         assert len(pieces) == len(images) + 1
-        runs = [IMAGE * (rows * columns // MERGE**2) for _, rows, columns in grids]
+        runs = [self._family.image * (rows * columns // MERGE**2) for _, rows, columns in grids]
         whole = "".join(piece + run for piece, run in zip(pieces, [*runs, ""], strict=True))
         return self.tokenizer(whole, add_special_tokens=False)["input_ids"], [tuple(grid) for grid in grids]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import tiny_gemma3
 import tiny_gemma4
+import tiny_glm4v
 import tiny_idefics3
 import tiny_internvl
 import tiny_mistral3
@@ -167,6 +168,12 @@ FAMILIES = {
     "Qwen2.5-VL": qwen(tiny_qwen2_5_vl, OLDER),
     "Qwen3-VL with experts": qwen(
         tiny_qwen3_vl_moe, {"two ranks, in chunks": (*TWO_RANKS, *CHUNKED)}, publish=tiny_qwen3_vl_moe.publish
+    ),
+    "GLM-4.1V": qwen(tiny_glm4v, OLDER),
+    "GLM-4.5V": Family(
+        tiny_glm4v.MOE.write_checkpoint,
+        tiny_glm4v.MOE.reference,
+        {"two ranks, experts dealt, in chunks": (*TWO_RANKS, "--enable-expert-parallel", *CHUNKED)},
     ),
     "Gemma 3": Family(
         tiny_gemma3.write_checkpoint,

@@ -12,6 +12,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
+import tiny_glm4v
 import tiny_qwen2_5_vl
 import tiny_qwen2_vl
 import tiny_qwen3_vl
@@ -20,7 +21,7 @@ from noise_pictures import picture, png
 from parts.clock import eventually
 from parts.recorded import recorded
 from picture_chats import NUM_TOKENS, answer_all, in_numbers, part, request
-from tiny_qwen_vl import IMAGE, MERGE, VIDEO
+from tiny_qwen_vl import MERGE, VIDEO
 
 from quire.proto.api import (
     Chat,
@@ -36,6 +37,7 @@ FAMILIES = {
     "Qwen2.5-VL": tiny_qwen2_5_vl.FAMILY,
     "Qwen2-VL": tiny_qwen2_vl.FAMILY,
     "Qwen3-VL with experts": tiny_qwen3_vl_moe.FAMILY,
+    "GLM-4.1V": tiny_glm4v.FAMILY,
 }
 TWO_RANKS_IN_CHUNKS = (
     *("--tensor-parallel-size", "2"),
@@ -67,7 +69,7 @@ class Reference:
         self._library = family.reference(folder)
         self._folder = folder
         self.tokenizer = self._library.tokenizer
-        self.video_id = self.tokenizer.convert_tokens_to_ids(VIDEO)
+        self.video_id = self.tokenizer.convert_tokens_to_ids(family.video)
 
     def prompt(self, content):
         """Token ids, and the kind of each: text 0, an image's 1, a video's 2."""
@@ -84,19 +86,26 @@ class Reference:
                 text = self._with_video(text, *self.video(one)[1][0])
             elif isinstance(one, Image.Image):
                 _, rows, columns = self._library.pixels([one])["image_grid_thw"][0].tolist()
-                text = text.replace(IMAGE, "<image>" * (rows * columns // MERGE**2), 1)
-        ids = self.tokenizer(text.replace("<image>", IMAGE).replace("<video>", VIDEO), add_special_tokens=False)
-        ids = ids["input_ids"]
-        return ids, [{self._library.image_id: 1, self.video_id: 2}.get(token, 0) for token in ids]
+                text = text.replace(self._family.image, "<image>" * (rows * columns // MERGE**2), 1)
+        text = text.replace("<image>", self._family.image).replace("<video>", self._family.video)
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        kinds = [{self._library.image_id: 1, self.video_id: 2}.get(token, 0) for token in ids]
+        if self._family is tiny_glm4v.FAMILY:  # a row of its videos is one of an image
+            ids = [self._library.image_id if token == self.video_id else token for token in ids]
+        return ids, kinds
 
     def _with_video(self, text, times, rows, columns):
         pads = "<video>" * (rows * columns // MERGE**2)
+        place = self._family.video
+        if self._family is tiny_glm4v.FAMILY:
+            begin, end = tiny_glm4v.IMAGES
+            return text.replace(place, "".join(f"{begin}{pads}{end}{2 * at // FPS}" for at in range(times)), 1)
         if not self._family.name.startswith("Qwen3VL"):
-            return text.replace(VIDEO, pads * times, 1)
+            return text.replace(place, pads * times, 1)
         spelled = "".join(
             f"<{self._second(index, times):.1f} seconds><|vision_start|>{pads}<|vision_end|>" for index in range(times)
         )
-        return text.replace(VIDEO, spelled, 1)
+        return text.replace(place, spelled, 1)
 
     def _second(self, index, times):
         """The middle between both frames' times; one alone, or the last of an odd number, is its own partner."""
@@ -153,24 +162,26 @@ def family(request):
 
 @pytest.fixture(scope="module")
 def served(family, tmp_path_factory):
-    """(the folder, and by chat [the number of its prompt's tokens, the tokens that follow])"""
+    """(the folder, and by chat [the number of its prompt's tokens, the tokens that follow]); the library's GLM takes no
+    pictures beside videos."""
+    chats = {name: chat for name, chat in CHATS.items() if family is not tiny_glm4v.FAMILY or SEEN not in chat}
     folder = family.write_checkpoint(tmp_path_factory.mktemp("vision"))
 
     def compute():
         reference = Reference(family, folder)
-        return [reference.greedy(content) for content in CHATS.values()]
+        return [reference.greedy(content) for content in chats.values()]
 
     files = [(folder / name).read_text() for name in ("tokenizer.json", "preprocessor_config.json")]
-    answers = recorded("videos", [family.name, folder, files, in_numbers(list(CHATS.values())), NUM_TOKENS], compute)
+    answers = recorded("videos", [family.name, folder, files, in_numbers(list(chats.values())), NUM_TOKENS], compute)
     if family is tiny_qwen3_vl_moe.FAMILY:
         tiny_qwen3_vl_moe.publish(folder)
-    return folder, dict(zip(CHATS, answers, strict=True))
+    return folder, dict(zip(chats, answers, strict=True))
 
 
 def test_answers_to_videos_are_those_of_transformers(serve, served):
     folder, expected = served
     engine = serve(str(folder), *TWO_RANKS_IN_CHUNKS)
-    answer_all(engine, CHATS, expected)
+    answer_all(engine, {name: CHATS[name] for name in expected}, expected)
     eventually(engine.idle)
     engine.stop()
 

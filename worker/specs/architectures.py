@@ -13,6 +13,7 @@ from quire.worker.specs.routed import biased, experts, gpt_oss, llama4
 from quire.worker.specs.sighted import (
     gemma3,
     gemma4_images,
+    glm4v,
     idefics3,
     internvl,
     llava_onevision,
@@ -91,6 +92,9 @@ _STATED: Final[dict[str, Architecture]] = {
     "Qwen3VLMoeForConditionalGeneration": Architecture(
         qwen3_vl.read_qwen3_vl_moe, qwen3_vl.MOE_NAMES, qwen3_vl.TOWER_TENSORS
     ),
+    "Glm4vForConditionalGeneration": Architecture(glm4v.read_glm4v, glm4v.NAMES, glm4v.TOWER_TENSORS),
+    "Glm4vMoeForConditionalGeneration": Architecture(glm4v.read_glm4v_moe, glm4v.MOE_NAMES, glm4v.TOWER_TENSORS),
+    "Glm46VForConditionalGeneration": Architecture(glm4v.read_glm46v, glm4v.EITHER_NAMES, glm4v.TOWER_TENSORS),
     "InternVLForConditionalGeneration": Architecture(
         internvl.read_internvl, internvl.NAMES, internvl.TOWER_TENSORS, internvl.HEAD
     ),
@@ -166,11 +170,11 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
             f"New{what}": f"(gte-multilingual) {_OWN_CODE}; {_ENCODER}"
             for what in ("Model", "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM")
         },
+        "Lfm2VlForConditionalGeneration": "(LFM2-VL) has convolutions between its layers of attention, whose state no "
+        "KV cache holds; use a SmolVLM, Qwen3-VL or InternVL of its size",
         **{f"JinaBert{what}": f"(jina-embeddings-v2) {_OWN_CODE}; {_ENCODER}" for what in ("Model", "ForMaskedLM")},
         "XLMRobertaLoRA": f"(jina-embeddings-v3) {_OWN_CODE}; {_ENCODER}",
         "ModernBertForMaskedLM": "fills masks, which nothing here does; use a checkpoint of ModernBertModel, such as "
-        "Lfm2VlForConditionalGeneration": "(LFM2-VL) has convolutions between its layers of attention, whose state no "
-        "KV cache holds; use a SmolVLM, Qwen3-VL or InternVL of its size",
         "gte-modernbert-base, which has no weights of such a head",
         "BgeM3EmbeddingModel": "makes sparse and ColBERT vectors, which are not served; leave it out for dense ones",
     }

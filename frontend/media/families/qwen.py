@@ -33,6 +33,8 @@ class QwenImages(Squares, frozen=True, forbid_unknown_fields=True, tag="qwen"):
     resample: ClassVar[int] = BICUBIC
     spells: ClassVar[bool] = False
     max_items: ClassVar[int] = 1
+    counted: ClassVar[int] = 1
+    """Frames as which the bounds count an image."""
 
     placeholder_id: int = msgspec.field(name="image_token_id")
     patch: int = msgspec.field(name="patch_size")
@@ -66,10 +68,11 @@ class QwenImages(Squares, frozen=True, forbid_unknown_fields=True, tag="qwen"):
         enlarged to `min_pixels` is rounded up by less than a token on both sides, which adds most where they differ
         most.
         """
-        one_row = math.isqrt(MAX_ASPECT * self.max_pixels) // self.unit
-        side, stretch = math.sqrt(self.min_pixels) / self.unit, math.sqrt(MAX_ASPECT)
+        most = self.max_pixels // self.counted
+        one_row = math.isqrt(MAX_ASPECT * most) // self.unit
+        side, stretch = math.sqrt(self.min_pixels / self.counted) / self.unit, math.sqrt(MAX_ASPECT)
         enlarged = math.floor((side * stretch + 1) * (side / stretch + 1))
-        return max(self.max_pixels // self.unit**2, one_row, enlarged)
+        return max(most // self.unit**2, one_row, enlarged)
 
     @property
     def max_bytes(self) -> int:
@@ -109,7 +112,7 @@ class QwenImages(Squares, frozen=True, forbid_unknown_fields=True, tag="qwen"):
         changes: dict[str, Any] = changed_bounds(settings, self.min_pixels) if "image" in kinds else {}
         if self.videos is not None and "video" in kinds:
             changes["videos"] = msgspec.to_builtins(self.videos.with_settings(settings))
-        return msgspec.convert(msgspec.to_builtins(self) | changes, QwenImages)
+        return msgspec.convert(msgspec.to_builtins(self) | changes, type(self))
 
 
 def read(files: ProcessorFiles) -> QwenImages | None:

@@ -14,6 +14,17 @@ def check_aspect(height: int, width: int) -> None:
         raise MediaRefused(message)
 
 
+def enlarged_size(
+    height: int, width: int, unit: int, min_pixels: int, max_pixels: int, num_frames: int, num_counted: int
+) -> tuple[int, int]:
+    """`rounded_size` of frames that first become as high and as wide as a token. Raises `MediaRefused`."""
+    if min(height, width) < unit:
+        scale = max(unit / height, unit / width)
+        height, width = int(height * scale), int(width * scale)
+    check_aspect(height, width)
+    return rounded_size(height, width, unit, min_pixels, max_pixels, num_frames, num_counted)
+
+
 def rounded_size(
     height: int,
     width: int,

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.frontend.media.families import gemma3, gemma4, idefics3, internvl, llava_onevision, pixtral, qwen
+from quire.frontend.media.families import gemma3, gemma4, glm4v, idefics3, internvl, llava_onevision, pixtral, qwen
 from quire.frontend.media.families.bounds import BOUNDS
 from quire.frontend.media.families.processor_files import ProcessorFiles
 from quire.frontend.media.families.videos.gemma4 import Gemma4Videos
+from quire.frontend.media.families.videos.glm4v import Glm46Videos, GlmVideos
 from quire.frontend.media.families.videos.intern import InternVideos
 from quire.frontend.media.families.videos.onevision import OneVisionVideos
 from quire.frontend.media.families.videos.qwen import Qwen2Videos, Qwen3Videos
@@ -25,6 +26,7 @@ from quire.frontend.media.kind import MediaKind
 
 MediaFamily = (
     qwen.QwenImages
+    | glm4v.GlmImages
     | internvl.InternImages
     | llava_onevision.OneVisionImages
     | pixtral.PixtralImages
@@ -33,7 +35,7 @@ MediaFamily = (
     | idefics3.IdeficsImages
 )
 """A family by any of its rows: the union of their structs."""
-VideoRules = Qwen2Videos | Qwen3Videos | InternVideos | OneVisionVideos | Gemma4Videos
+VideoRules = Qwen2Videos | Qwen3Videos | GlmVideos | Glm46Videos | InternVideos | OneVisionVideos | Gemma4Videos
 """The settings of a family for videos."""
 
 OF_VIDEOS = ("fps", "num_frames")
@@ -46,6 +48,8 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "Gemma3ImageProcessor": gemma3.read,
     "Gemma4ImageProcessor": gemma4.read,
     "Gemma4UnifiedImageProcessor": gemma4.read,
+    "Glm4vImageProcessor": glm4v.read,
+    "Glm46VImageProcessor": glm4v.read,
     "Idefics3ImageProcessor": idefics3.read,
     "SmolVLMImageProcessor": idefics3.read,
 }

@@ -1,4 +1,4 @@
-"""Sizes, tokens and settings of the Qwen family, equal to those of transformers' processor."""
+"""Sizes, tokens and settings of the Qwen family, and of GLM-4.1V, equal to those of transformers' processor."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from quire.frontend.media.families.glm4v import GlmImages
 from quire.frontend.media.families.qwen import QwenImages
-from quire.frontend.media.families.table import read_family
+from quire.frontend.media.families.table import of_request, read_family
+from quire.frontend.media.families.videos.glm4v import Glm46Videos, GlmVideos
 from quire.frontend.media.refused import MediaRefused
 
 QWEN2 = QwenImages(placeholder_id=9, patch=14, merge=2, min_pixels=56 * 56, max_pixels=28 * 28 * 1280)
@@ -63,6 +66,80 @@ def test_patches_are_those_of_transformers_and_never_more_than_is_said(height: i
         assert family.num_tokens(grid) * 4 == grid[1] * grid[2]
         assert family.num_tokens(grid) <= family.max_tokens
         assert family.max_bytes == family.max_tokens * family.unit**2 * 3
+
+
+GLM = GlmImages(placeholder_id=9, patch=14, merge=2, min_pixels=12_544, max_pixels=9_633_792)
+GLMS = [
+    GLM,
+    GlmImages(placeholder_id=9, patch=14, merge=2, min_pixels=300 * 300, max_pixels=300 * 300 + 1),
+    GlmImages(placeholder_id=9, patch=16, merge=2, min_pixels=1_999_999, max_pixels=2_100_001),
+    GlmImages(placeholder_id=9, patch=16, merge=2, min_pixels=1, max_pixels=1),
+]
+
+
+@given(SIDES, SIDES)
+@example(1, 1)
+@example(1, 201)
+@example(27, 5600)
+@example(29, 5801)
+@example(6000, 6000)
+def test_an_image_of_glm_counts_twice_and_a_narrow_one_is_widened_first(height: int, width: int) -> None:
+    for family in GLMS:
+        bounds = {"shortest_edge": family.min_pixels, "longest_edge": family.max_pixels}
+        processor = Glm4vImageProcessorPil(patch_size=family.patch, size=bounds)
+        try:
+            wanted = processor.get_number_of_image_patches(height, width)
+        except ValueError:
+            with pytest.raises(MediaRefused, match="more than 200 times the other"):
+                family.size(height, width)
+            continue
+        grid = family.grid(*family.size(height, width))
+        assert grid[1] * grid[2] == wanted
+        assert family.num_tokens(grid) <= family.max_tokens
+
+
+def glm(folder: Path, processor: dict, config: dict) -> GlmImages:
+    family = read_family(write(folder, {"image_processor_type": "Glm4vImageProcessor"} | processor, config))
+    assert isinstance(family, GlmImages)
+    return family
+
+
+def test_glms_settings_are_read_from_its_files(tmp_path: Path) -> None:
+    bounds = {"shortest_edge": 12_544, "longest_edge": 9_633_792}
+    family = glm(tmp_path, {"size": bounds, "patch_size": 14, "merge_size": 2}, {"model_type": "glm4v"})
+    videos = GlmVideos(placeholder_id=151_343, patch=14, merge=2, min_pixels=12_544, max_pixels=9_633_792)
+    assert family == GlmImages(
+        placeholder_id=151_343, patch=14, merge=2, min_pixels=12_544, max_pixels=9_633_792, videos=videos
+    )
+    assert family.max_tokens == 6144
+    settings = {"video_processor_type": "Glm46VVideoProcessor", "num_frames": 16}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
+    family = glm(tmp_path, {}, {"model_type": "glm4v_moe", "image_token_id": 5})
+    videos = Glm46Videos(placeholder_id=5, patch=14, merge=2, min_pixels=12_544, max_pixels=47_040_000)
+    assert family == GlmImages(
+        placeholder_id=5, patch=14, merge=2, min_pixels=12_544, max_pixels=11_760_000, videos=videos
+    )
+    lowered = of_request(family, {"max_pixels": 20_000, "fps": 1}, "image")
+    assert (lowered.max_pixels, lowered.videos) == (20_000, videos)
+    watched = of_request(family, {"fps": 1}, "video")
+    assert (watched.videos.fps, watched.videos.is_paced, watched.max_pixels) == (1, False, family.max_pixels)
+
+
+@pytest.mark.parametrize(
+    ("processor", "config", "said"),
+    [
+        ({}, {"model_type": "qwen2_vl"}, "only model_type glm4v, glm46v, glm4v_moe have it, got 'qwen2_vl'"),
+        ({"temporal_patch_size": 1}, {"model_type": "glm4v"}, "temporal_patch_size: 1 is not supported; only 2 is"),
+        ({"resample": 2}, {"model_type": "glm4v"}, "resample: 2 is not supported; only 3 is"),
+        ({"patch_size": 0}, {"model_type": "glm4v"}, "patch: must be at least 1, got 0"),
+        ({"max_pixels": 1}, {"model_type": "glm4v"}, "min_pixels: 12544 exceeds max_pixels, 1"),
+        ({"max_duration": 60}, {"model_type": "glm4v"}, "max_duration: 60 is not supported; only 300 is"),
+        ({"video_processor_type": "Other"}, {"model_type": "glm4v"}, "video_processor_type: 'Other' is not known"),
+    ],
+)
+def test_what_glms_files_may_not_say_is_refused(processor: dict, config: dict, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        glm(tmp_path, processor, config)
 
 
 def test_the_largest_image_of_published_models_has_as_many_tokens_as_is_said() -> None:

@@ -52,13 +52,13 @@ class PlainMLP(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """`down(kind(gate(x)) * up(x))`, with biases."""
+    """`down(kind(gate(x)) * up(x))`."""
 
-    def __init__(self, context: BuildContext, spec: VisionSpec, kind: Gate) -> None:
+    def __init__(self, context: BuildContext, spec: VisionSpec, kind: Gate, *, bias: bool = True) -> None:
         super().__init__()
         hidden, inner = spec.hidden_size, spec.intermediate_size
-        self.gate_up = MergedLinear(context.at("gate_up"), hidden, inner, ("gate", "up"), INNER, bias=True)
-        self.down = RowLinear(context.at("down"), inner, hidden, INNER, bias=True)
+        self.gate_up = MergedLinear(context.at("gate_up"), hidden, inner, ("gate", "up"), INNER, bias)
+        self.down = RowLinear(context.at("down"), inner, hidden, INNER, bias)
         self.kind: Gate = kind
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -67,14 +67,23 @@ class GatedMLP(nn.Module):
 
 
 class TowerBlock(nn.Module):
-    """Norms, and a feed-forward block, of the kind that the tower has; products with biases."""
+    """Norms, and a feed-forward block, of the kind that the tower has."""
 
-    def __init__(self, context: BuildContext, spec: VisionSpec, norm: Norm, mlp: nn.Module) -> None:
+    def __init__(
+        self,
+        context: BuildContext,
+        spec: VisionSpec,
+        norm: Norm,
+        mlp: nn.Module,
+        *,
+        qkv_bias: bool = True,
+        output_bias: bool = True,
+    ) -> None:
         super().__init__()
         hidden = spec.hidden_size
         self.attention_norm = norm(context, hidden, spec.norm_eps)
-        self.qkv = MergedLinear(context.at("qkv"), hidden, hidden, ("q", "k", "v"), HEADS, bias=True)
-        self.output = RowLinear(context.at("output"), hidden, hidden, HEADS, bias=True)
+        self.qkv = MergedLinear(context.at("qkv"), hidden, hidden, ("q", "k", "v"), HEADS, qkv_bias)
+        self.output = RowLinear(context.at("output"), hidden, hidden, HEADS, output_bias)
         self.mlp_norm = norm(context, hidden, spec.norm_eps)
         self.mlp = mlp
         self.num_heads, self.scale = context.share(HEADS, spec.num_heads).length, spec.head_dim**-0.5

@@ -2,6 +2,7 @@
 
 from quire.worker.build_context import BuildContext
 from quire.worker.models.vision.gemma4_tower import Gemma4Patches, Gemma4Tower
+from quire.worker.models.vision.glm4v_tower import GlmTower
 from quire.worker.models.vision.intern_tower import InternTower
 from quire.worker.models.vision.onevision_tower import OneVisionTower
 from quire.worker.models.vision.pixtral import PixtralTower
@@ -12,6 +13,7 @@ from quire.worker.models.vision.siglip.idefics3 import IdeficsTower
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.sighted.gemma3 import Gemma3VisionSpec
 from quire.worker.specs.sighted.gemma4_images import Gemma4PatchSpec, Gemma4TowerSpec
+from quire.worker.specs.sighted.glm4v import GlmVisionSpec
 from quire.worker.specs.sighted.idefics3 import IdeficsVisionSpec
 from quire.worker.specs.sighted.internvl import InternVisionSpec
 from quire.worker.specs.sighted.llava_onevision import OneVisionSpec
@@ -34,6 +36,8 @@ def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
             return Qwen25Tower(spec, context)
         case Qwen3VisionSpec():
             return Qwen3Tower(spec, context)
+        case GlmVisionSpec():
+            return GlmTower(spec, context)
         case PixtralSpec():
             return PixtralTower(spec, context)
         case InternVisionSpec():

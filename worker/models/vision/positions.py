@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import grid_sample
 
 from quire.kernels.attention.rope_angles import rope_angles
 from quire.proto.messages.media import Grid
@@ -53,6 +54,17 @@ class PositionGrid(Table):
             for column, of_column in ((near[1], 1 - share[1]), (far[1], share[1])):
                 total = total + self(row * self.side + column).float() * (of_row * of_column)[:, None]
         return total
+
+    def bicubic(self, where: Places) -> torch.Tensor:
+        """Cubic between the middles of the squares of both grids, and at their edges as there -> float32 [T, hidden].
+
+        Coordinates are those of torch: the edges of the grid are -1 and 1.
+        """
+        table = self.stored("weight").float().view(self.side, self.side, -1).permute(2, 0, 1)[None]
+        found = (where.indices + 0.5) / where.extents * 2 - 1
+        columns_first = found.flip(0).T[None, :, None]
+        sampled = grid_sample(table, columns_first, mode="bicubic", padding_mode="border", align_corners=False)
+        return sampled[0, :, :, 0].T
 
 
 class AxisPositions(ShardedModule):

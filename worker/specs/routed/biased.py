@@ -65,17 +65,26 @@ MOST_NORM_MIN: Final = 1e-6
 """The sum of the best scores of a softmax does not come near it."""
 
 _LAYER: Final = r"(model\.)?layers\.(?P<n>\d+)\."
-_SHARED: Final = rf"{_LAYER}mlp\.shared_experts\."
 _HERE: Final = "blocks.{n}.mlp."
 _BIAS: Final = r"e_score_correction_bias"
+
+
+def glm_rules(layer: str) -> tuple[NameRule, ...]:
+    """Rules for the router's bias and the experts of all tokens. `layer`: see `experts.qwen_rules`."""
+    shared = rf"{layer}mlp\.shared_experts\."
+    return (
+        NameRule(rf"{layer}(mlp|mlp\.gate|block_sparse_moe)\.{_BIAS}", _HERE + "router.bias"),
+        NameRule(rf"{shared}(?P<part>gate|up)_proj\.(?P<tensor>\w+)", _HERE + "shared.gate_up.{part}.{tensor}"),
+        NameRule(rf"{shared}down_proj\.(?P<tensor>\w+)", _HERE + "shared.down.{tensor}"),
+    )
+
+
 NAMES: Final = replace(
     experts.NAMES,
     rules=(
         *experts.NAMES.rules,
-        NameRule(rf"{_LAYER}(mlp|mlp\.gate|block_sparse_moe)\.{_BIAS}", _HERE + "router.bias"),
+        *glm_rules(_LAYER),
         NameRule(rf"{_LAYER}mlp\.(gate\.)?moe_statics\.{_BIAS}", _HERE + "router.bias", layout=one_row),
-        NameRule(rf"{_SHARED}(?P<part>gate|up)_proj\.(?P<tensor>\w+)", _HERE + "shared.gate_up.{part}.{tensor}"),
-        NameRule(rf"{_SHARED}down_proj\.(?P<tensor>\w+)", _HERE + "shared.down.{tensor}"),
     ),
     linear=(
         *llama.NAMES.linear,

@@ -14,7 +14,7 @@ import msgspec
 
 from quire.frontend.media.families.bounds import changed_bounds, stated_bounds
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed, processor_name
-from quire.frontend.media.families.qwen_size import check_aspect, rounded_size
+from quire.frontend.media.families.qwen_size import check_aspect, enlarged_size, rounded_size
 from quire.frontend.media.families.videos.frame_rate import MAX_RATE, check_duration, check_fps
 from quire.proto.messages.media import NO_VIDEO, Grid
 
@@ -180,12 +180,8 @@ class Qwen3Videos(QwenVideos, frozen=True, forbid_unknown_fields=True, tag="qwen
         if self.cap_pixels_per_frame:
             cap = min(self.max_video_tokens * unit**2, most // num_frames)
             most = max(cap, int(self.min_pixels * FLOOR)) * num_frames
-        if min(height, width) < unit:
-            scale = max(unit / height, unit / width)
-            height, width = int(height * scale), int(width * scale)
-        check_aspect(height, width)
         counted = round(num_frames / step) * step
-        return rounded_size(height, width, unit, self.min_pixels, most, num_frames, counted)
+        return enlarged_size(height, width, unit, self.min_pixels, most, num_frames, counted)
 
     def seconds(self, indices: Sequence[int], num_frames: int, fps: float) -> list[float]:
         """The middle between the first and the last frame of each item."""

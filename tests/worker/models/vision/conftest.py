@@ -9,12 +9,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+import tiny_glm4v
 import tiny_qwen2_5_vl
 import tiny_qwen2_vl
 import tiny_qwen3_vl
 import tiny_qwen3_vl_moe
 
-FAMILIES = {one.FAMILY.name: one.FAMILY for one in (tiny_qwen2_vl, tiny_qwen2_5_vl, tiny_qwen3_vl, tiny_qwen3_vl_moe)}
+MODULES = (tiny_qwen2_vl, tiny_qwen2_5_vl, tiny_qwen3_vl, tiny_qwen3_vl_moe, tiny_glm4v)
+FAMILIES = {family.name: family for family in (*(one.FAMILY for one in MODULES), tiny_glm4v.MOE, tiny_glm4v.NEWER)}
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from quire.worker.specs.needs import Place
 from quire.worker.specs.registry import read_spec
 
 CPU = torch.device("cpu")
-FAMILIES = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "Mistral3", "Gemma4", "Idefics3")
+FAMILIES = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "Mistral3", "Gemma4", "Idefics3", "Glm4v")
 
 
 class Meeting:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import tiny_glm4v
 import torch
 from seen_images import library_model, patch_of, pixels_of, prompt
 
@@ -35,6 +36,28 @@ MODELS = {
     "Qwen2.5-VL, axes of other sizes": {
         "family": "Qwen2_5_VL",
         "text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+    },
+    "GLM-4.1V": {"family": "Glm4v"},
+    "GLM-4.1V, whole heads turn, tied": {
+        "family": "Glm4v",
+        "text": {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
+            "tie_word_embeddings": True,
+        },
+    },
+    "GLM-4.5V": {"family": "Glm4vMoe"},
+    "GLM-4.6V": {"family": "Glm46V"},
+    "GLM-4.6V, experts": {"family": "Glm46V", "text": {**tiny_glm4v.MOE_TEXT, "model_type": "glm4v_moe_text"}},
+    "GLM-4.5V, groups of experts": {
+        "family": "Glm4vMoe",
+        "text": {
+            "n_group": 3,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+            "attention_bias": False,
+            "head_dim": 32,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]},
+        },
     },
 }
 PROMPTS = {
@@ -92,7 +115,7 @@ def asking(folder, name):
     return prompt(image_token, *PROMPTS[name], patch=patch_of(folder))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("parts", PROMPTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_tokens_behind_images_are_those_of_transformers(model, parts, seeing_checkpoint, load, greedy):
@@ -101,9 +124,9 @@ def test_tokens_behind_images_are_those_of_transformers(model, parts, seeing_che
     assert_as_transformers(generated(greedy, load(folder), folder, asked), folder, asked)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("chunk", [1, 5, 7])
-@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe"])
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe", "Glm4v", "Glm4vMoe"])
 def test_chunks_may_cut_an_image_anywhere(family, chunk, seeing_checkpoint, load, greedy):
     folder = seeing_checkpoint(family)
     asked = asking(folder, "an image between texts")
@@ -148,7 +171,7 @@ def replace_source(asked, shift):
     return Shifted(asked.tokens, asked.kinds, asked.pictures)
 
 
-@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe"])
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe", "Glm4v", "Glm4vMoe"])
 def test_without_its_tower_it_is_a_model_of_text(family, seeing_checkpoint, load, greedy):
     """One axis of positions, none of the tower's memory, and the same tokens."""
     folder = seeing_checkpoint(family)

@@ -1,4 +1,4 @@
-"""The towers of Qwen2-VL and Qwen2.5-VL against transformers': images of every shape, and the frames of videos."""
+"""The towers of Qwen2-VL, Qwen2.5-VL and GLM-4.1V against transformers': images of every shape, frames of videos."""
 
 import pytest
 import torch
@@ -17,7 +17,21 @@ OF_2_5 = {
     "windows of three tokens": {"window_size": 6 * PATCH + 5, "fullatt_block_indexes": [2]},
     "windows in no block": {"fullatt_block_indexes": [0, 1, 2, 3]},
 }
-MODELS = [*(("Qwen2VL", *row) for row in OF_2.items()), *(("Qwen2_5_VL", *row) for row in OF_2_5.items())]
+OF_GLM = {
+    "as published": {},
+    "heads of 80, biases, positions of one patch": {
+        "hidden_size": 160,
+        "attention_bias": True,
+        "image_size": PATCH + 3,
+        "initializer_range": 0.05,
+    },
+    "another activation, an odd grid": {"hidden_act": "gelu", "image_size": 9 * PATCH, "rms_norm_eps": 1e-2},
+}
+MODELS = [
+    *(("Qwen2VL", *row) for row in OF_2.items()),
+    *(("Qwen2_5_VL", *row) for row in OF_2_5.items()),
+    *(("Glm4v", *row) for row in OF_GLM.items()),
+]
 GRIDS = {
     "a square of whole windows": [(8, 8)],
     "one token": [(2, 2)],
@@ -36,7 +50,7 @@ def expected(folder, values, grids, dtype=torch.float32):
     return library_model(folder, dtype).model.visual(values.to(dtype), grid_thw=grids).pooler_output
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("grids", GRIDS)
 @pytest.mark.parametrize(("family", "name", "vision"), MODELS)
 @torch.inference_mode()
@@ -57,7 +71,7 @@ def test_windows_matter(seeing_checkpoint, load):
     assert not torch.allclose(*rows, atol=1e-2)
 
 
-@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL"])
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Glm4v"])
 @torch.inference_mode()
 def test_in_bfloat16_rows_are_no_worse_than_those_of_transformers(family, seeing_checkpoint, load):
     folder = seeing_checkpoint(family, dtype=torch.bfloat16)
@@ -70,7 +84,7 @@ def test_in_bfloat16_rows_are_no_worse_than_those_of_transformers(family, seeing
     assert (own.float() - exact).abs().max() <= 2**-4 * exact.abs().max()
 
 
-@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL"])
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Glm4v"])
 @torch.inference_mode()
 def test_pairs_of_frames_have_the_rows_of_their_whole_video(family, seeing_checkpoint, load):
     folder = seeing_checkpoint(family)
@@ -81,6 +95,7 @@ def test_pairs_of_frames_have_the_rows_of_their_whole_video(family, seeing_check
     rows = tower(pairs, [(2, 6, 10)] * 3)
     repeated, _ = processed(folder, frames)  # each frame as an image: of two that are equal the first
     values = repeated.view(3, 2, 60, 3, 2, patch, patch)[..., 0, :, :].permute(0, 2, 3, 1, 4, 5).reshape(180, -1)
-    made = library_model(folder).model.visual(values, grid_thw=torch.tensor([[3, 6, 10]]))
+    grids = [[1, 6, 10]] * 3 if family == "Glm4v" else [[3, 6, 10]]  # whose model takes a video's frames apart
+    made = library_model(folder).model.visual(values, grid_thw=torch.tensor(grids))
     theirs = torch.cat((made.pooler_output, *getattr(made, "deepstack_features", ())), -1)
     torch.testing.assert_close(rows, theirs, rtol=1e-5, atol=1e-5)

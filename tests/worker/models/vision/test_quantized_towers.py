@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from seen_images import library_model, patch_of, picture, pixels_of
-from tiny_fp8 import BLOCKS_OF_FAMILY, WHOLE_BLOCKS, quantize, write_dequantized
+from tiny_fp8 import BLOCKS_OF_FAMILY, quantize, write_dequantized
 
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
@@ -98,8 +98,9 @@ def test_a_tower_in_codes_is_refused_where_it_is_read(family, visual, quantized)
     assert load_model(folder, spec, context, plan=plan).model.vision is None
 
 
-def test_on_the_fly_the_tower_stays_as_it_is(seeing_checkpoint):
-    folder = seeing_checkpoint(**WHOLE_BLOCKS)
+@pytest.mark.parametrize("family", ["Qwen3VL", "Glm4v", "Glm4vMoe"])
+def test_on_the_fly_the_tower_stays_as_it_is(family, seeing_checkpoint):
+    folder = seeing_checkpoint(family, **BLOCKS_OF_FAMILY.get(family, {}))
     plan = read_plan(WorkerConfig(model=str(folder), quantization="int8"), read_spec(folder))
     assert plan.forms
     assert not [path for path in plan.forms if path.startswith("vision")]
