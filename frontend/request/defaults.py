@@ -5,7 +5,6 @@ As in vLLM, whose flag this follows; transformers' own `generate` would also cut
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,15 +44,3 @@ def load_defaults(directory: str) -> Defaults:
 def overridden(defaults: Defaults, overrides: SamplingOverrides) -> Defaults:
     """The defaults with what the deployment says instead."""
     return msgspec.structs.replace(defaults, **overrides.values())
-
-
-def model_normalizes(model_dir: Path) -> bool:
-    """True where the model's vectors have length 1 by sentence-transformers' modules.json, or there is none."""
-    try:
-        stages = json.loads((model_dir / "modules.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{model_dir / 'modules.json'}: does not read: {error}") from error
-    kinds = [str(stage.get("type", "")) for stage in stages if isinstance(stage, dict)] if stages else []
-    return any(kind.rpartition(".")[2] == "Normalize" for kind in kinds)

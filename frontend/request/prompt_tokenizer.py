@@ -126,7 +126,8 @@ class PromptTokenizer:
                 owner = ImageOwner(tenant, "", time.monotonic() + self._seconds, files, most)
                 ids, _ = await self._placed(model, text, rendered, None, owner)
         else:
-            job = EncodeText(add_special_tokens is not False, bool(parse_special))
+            special, facts = add_special_tokens is not False, model.facts
+            job = EncodeText(special, bool(parse_special), ends=special and facts is not None and facts.makes_vectors)
             ids = await model.async_tokenizer.ids(job, text, "text")
         texts = model.async_tokenizer.texts(ids) if with_texts else ()
         facts = model.facts

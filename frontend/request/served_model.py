@@ -9,8 +9,9 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.parsing.formats import OFF, AnswerFormats
 from quire.frontend.parsing.reasoning.table import MARKS
-from quire.frontend.request.defaults import Defaults, load_defaults, model_normalizes, overridden
+from quire.frontend.request.defaults import Defaults, load_defaults, overridden
 from quire.frontend.request.prompt_images import PromptImages, media_fields
+from quire.frontend.request.sentence_settings import sentence_settings
 from quire.frontend.sandbox.grammar import GrammarChecker
 from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.frontend.text.async_tokenizer import AsyncTokenizer
@@ -68,8 +69,7 @@ class ServedModel:
         """False where the parser of calls does not read the one that the chat template shows."""
         self.formats = AnswerFormats.choose(*self._settings)
         """The formats that are named; those that the chat template shows come with `start`."""
-        self.normalizes = model_normalizes(Path(config.model))
-        """Its vectors have length 1 unless a request says otherwise."""
+        self.sentence = sentence_settings(Path(config.model))
         self.async_tokenizer = AsyncTokenizer(config, self.tokenizer, threads)
         self.grammars = GrammarChecker(config)
         self.images = PromptImages.of_model(config, metrics)
@@ -138,6 +138,10 @@ class ServedModel:
 
     async def start(self) -> None:
         """Start a process for the chat template, and one for images. Raises `ValueError`."""
+        if (name := self.sentence.default_prompt) is not None:
+            log.info(
+                "%s: the prompt %s is put in front of every text: %r", self.names[0], name, self.sentence.prompts[name]
+            )
         if self.template is not None:
             await self.template.start()
             if self._finds_tools or "auto" in self._settings:

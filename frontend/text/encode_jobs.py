@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from quire.frontend.text.tokenizer import TextTokenizer, packed
 from quire.proto.messages.params import ParameterError
@@ -22,13 +23,15 @@ DONE, REFUSED = b"\0", b"\1"
 
 
 class EncodeText(msgspec.Struct, frozen=True, tag=True):
-    """Encode plain text. `keep`: at most so many ids, the first ones, or the last ones with `keep_last`."""
+    """Encode plain text. `keep`: at most so many ids, the first ones, or the last ones with `keep_last`.
+    `ends`: the token that texts for vectors end with stands behind them, where there is one."""
 
     remedy: ClassVar[str] = "shorten it or set truncate_prompt_tokens"
     special: bool
     parse_special: bool = False
     keep: int | None = None
     keep_last: bool = False
+    ends: bool = False
 
     def ids(self, tokenizer: TextTokenizer, text: str) -> "array[int]":
         return packed(encode_part(tokenizer, text, self))
@@ -104,6 +107,9 @@ def result(answered: bytes) -> memoryview:
 
 def encode_part(tokenizer: TextTokenizer, text: str, job: EncodeText) -> list[int]:
     """At most `keep` ids of one end; those that the tokenizer puts around every text stay around it."""
+    if job.ends and tokenizer.end is not None:
+        keep = None if job.keep is None else max(0, job.keep - 1)
+        return [*encode_part(tokenizer, text, replace(job, keep=keep, ends=False)), tokenizer.end]
     ids = tokenizer.encode(text, job.special, job.parse_special)
     keep = job.keep
     if keep is None or len(ids) <= keep:
@@ -112,6 +118,6 @@ def encode_part(tokenizer: TextTokenizer, text: str, job: EncodeText) -> list[in
     num_around = len(ids) - len(plain)
     before = next((start for start in range(num_around + 1) if ids[start : start + len(plain)] == plain), None)
     if before is None or num_around >= keep:
-        return ids[-keep:] if job.keep_last else ids[:keep]
+        return ids[len(ids) - keep :] if job.keep_last else ids[:keep]
     room = keep - num_around
     return ids[:before] + (plain[-room:] if job.keep_last else plain[:room]) + ids[before + len(plain) :]

@@ -9,16 +9,18 @@ import json
 import os
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, normalizers
 
 from quire.frontend.text.detokenizer import Detokenizer, PieceBytes, TokenBytes, text_of
 from quire.frontend.text.pair_template import PairTemplate, around
 from quire.frontend.text.placeholder_text import PLACEHOLDER, PlaceholderText
 from quire.frontend.text.special_token_escape import unescaped
 from quire.frontend.text.special_tokens import MAX_ROUNDS, SpecialTokenMatch, SpecialTokens, span, with_model
+from quire.frontend.text.tokenizer_settings import end_token, keeps_ends, lowers
 
 PIECE = 4096
 BYTE = "<0x"
@@ -46,6 +48,9 @@ class TextTokenizer:
             raise TokenizerError(f"tokenizer: {path}: not a tokenizer this build reads: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        if lowers(Path(directory)):
+            given = self._tokenizer.normalizer
+            self._tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([given] if given else [])])
         self.specials = SpecialTokens(self._tokenizer)
         self.special_ids = frozenset(self.specials.ids.values())
         self._plain = with_model(self._tokenizer.model, self._tokenizer)
@@ -63,7 +68,11 @@ class TextTokenizer:
 
         The token for unknown characters is none of them: every text may hold some.
         """
-        self.pairs = PairTemplate.of(self._plain)
+        self.end = self._missing_end(end_token(Path(directory)))
+        """The id that a model which makes vectors wants behind every text, where tokenizer.json puts none; None: no."""
+        self.keeps_ends = keeps_ends(Path(directory))
+        """A text for a vector that is cut loses its beginning, unless a request says otherwise."""
+        self.pairs = PairTemplate.of(self._plain).ended(self.end)
         self._num_around = self._plain.num_special_tokens_to_add(False)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.max_token_chars = max(map(len, vocabulary), default=1)
@@ -73,6 +82,10 @@ class TextTokenizer:
             self._table = TokenBytes.of(vocabulary)
         else:
             self._table = PieceBytes(self._tokenizer, vocabulary if "ByteFallback" in decoders else {})
+
+    def _missing_end(self, token: str | None) -> int | None:
+        found = None if token is None else self.token_id(token)
+        return None if found in around(self._plain)[1] else found
 
     @property
     def special_texts(self) -> Sequence[str]:

@@ -20,6 +20,8 @@ class EmbedRequest:
     truncation_side: str | None = None
     priority: int | None = None
     timeout_seconds: float | None = None
+    prompt_name: str | None = None
+    """Prompt of the model's own that is put in front of each text. Default: the one that its files name, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """A query and documents to compare: by the cosine of their vectors, or by a model that reads both together."""
+    """A query and documents to compare: by their vectors, or by a model that reads both together."""
 
     query: str | None = None
     documents: Sequence[str] = ()
@@ -56,7 +58,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """One score per document, in their order: a cosine in [-1, 1], or as the model's head says."""
+    """One score per document, in their order: a cosine in [-1, 1], or as the model's files or its head say."""
 
     request_id: str
     model: str

@@ -656,7 +656,7 @@ class EmbedInput(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("inputs", "request_id", "model", "dimensions", "normalize", "add_special_tokens", "truncate_prompt_tokens", "priority", "timeout_seconds", "truncation_side")
+    __slots__ = ("inputs", "request_id", "model", "dimensions", "normalize", "add_special_tokens", "truncate_prompt_tokens", "priority", "timeout_seconds", "truncation_side", "prompt_name")
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -667,6 +667,7 @@ class EmbedRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
     request_id: str
     model: str
@@ -677,7 +678,8 @@ class EmbedRequest(_message.Message):
     priority: int
     timeout_seconds: float
     truncation_side: str
-    def __init__(self, inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., truncation_side: _Optional[str] = ...) -> None: ...
+    prompt_name: str
+    def __init__(self, inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., truncation_side: _Optional[str] = ..., prompt_name: _Optional[str] = ...) -> None: ...
 
 class Vector(_message.Message):
     __slots__ = ("values",)

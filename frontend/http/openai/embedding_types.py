@@ -16,6 +16,7 @@ class EmbeddingsBody(InputBody, kw_only=True, forbid_unknown_fields=True):
     endianness: Endianness = "little"
     dimensions: int | None = None
     normalize: bool | None = None
+    prompt_name: str | None = None
 
 
 class EmbeddingUsage(msgspec.Struct):

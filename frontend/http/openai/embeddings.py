@@ -29,7 +29,9 @@ def routes(context: FrontendContext) -> list[Route]:
         if body.encoding_format == "bytes" and len(names) > MAX_DESCRIBED:
             message = f"describes at most {MAX_DESCRIBED} vectors in its header, got {len(names)}; use 'bytes_only'"
             raise ParameterError("encoding_format", message)
-        asked = EmbedRequest(dimensions=body.dimensions, normalize=body.normalize, **fields)
+        asked = EmbedRequest(
+            dimensions=body.dimensions, normalize=body.normalize, prompt_name=body.prompt_name, **fields
+        )
         found = await context.pipeline.embed(asked, call_of(request), names)
         size = numbers_size(found.vectors)
         if body.encoding_format in ("bytes", "bytes_only"):

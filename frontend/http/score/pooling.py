@@ -24,13 +24,15 @@ from quire.proto.messages.params import ParameterError
 
 
 class PoolingBody(ClassifyBody, kw_only=True, forbid_unknown_fields=True):
-    """`input` or `messages`; `dimensions` and `normalize` are for vectors, `use_activation` for numbers of labels."""
+    """`input` or `messages`; `dimensions`, `normalize` and `prompt_name` are for vectors, `use_activation` for numbers
+    of labels."""
 
     encoding_format: Literal["float", "base64"] = "float"
     task: Literal["embed", "classify", "token_embed", "token_classify"] | None = None
     """vLLM's word for what the model makes; another one is refused."""
     dimensions: int | None = None
     normalize: bool | None = None
+    prompt_name: str | None = None
 
 
 class Pooled(msgspec.Struct):
@@ -62,11 +64,13 @@ def routes(context: FrontendContext) -> list[Route]:
         if body.task not in (None, made):
             raise ParameterError("task", f"must be {made} for this model, or left out, got {body.task}", "UNSUPPORTED")
         if embeds:
-            asked = EmbedRequest(dimensions=body.dimensions, normalize=body.normalize, **fields)
+            asked = EmbedRequest(
+                dimensions=body.dimensions, normalize=body.normalize, prompt_name=body.prompt_name, **fields
+            )
             vectors = await context.pipeline.embed(asked, call_of(request), names)
             rows, label, model, num_tokens = vectors.vectors, vectors.request_id, vectors.model, vectors.prompt_tokens
         else:
-            for field in ("dimensions", "normalize"):
+            for field in ("dimensions", "normalize", "prompt_name"):
                 if getattr(body, field) is not None:
                     raise ParameterError(field, "applies to vectors, and this model makes none; leave it unset")
             found = await context.pipeline.classify(

@@ -3,11 +3,10 @@
 from array import array
 from collections.abc import Sequence
 
-import numpy as np
-
 from quire.frontend.call import Call
+from quire.frontend.request.sentence_settings import normalized
 from quire.frontend.request.served_model import ServedModel
-from quire.frontend.request.vectors.vector_call import Gatherer, Vector, check_inputs, prompts
+from quire.frontend.request.vectors.vector_call import Gatherer, check_inputs, prompts
 from quire.proto.api import Embeddings, EmbedRequest
 from quire.proto.messages.params import ParameterError
 
@@ -22,18 +21,17 @@ async def embed(
     if size is not None and not 1 <= size <= shared.facts.embedding_size:
         width = shared.facts.embedding_size
         raise ParameterError("dimensions", f"must be in [1, {width}], the width of this model's vectors; got {size}")
-    # a vector that was cut has another length
-    normalize = (model.normalizes or size is not None) if request.normalize is None else request.normalize
-    found = await gatherer.gather(shared, prompts(shared, request.inputs, request.add_special_tokens))
-    vectors = [one.vector[:size] for one in found]
-    if normalize:
-        vectors = [normalized(vector) for vector in vectors]
-    texts = [array("f", vector.tobytes()) for vector in vectors]
-    return Embeddings(shared.label, shared.name, texts, sum(one.num_tokens for one in found))
-
-
-def normalized(vector: Vector) -> Vector:
-    """The vector scaled to length 1; zeros stay zeros."""
-    length = np.linalg.norm(vector.astype(np.float64))
-    result: Vector = (vector / max(length, np.finfo(np.float64).tiny)).astype(np.float32)
-    return result
+    settings = model.sentence
+    if request.prompt_name is not None and not all(isinstance(one, str) for one in request.inputs):
+        raise ParameterError("prompt_name", "is put in front of texts only; leave it unset")
+    in_front = settings.prompt("embed", request.prompt_name)
+    found = await gatherer.gather(shared, prompts(shared, request.inputs, request.add_special_tokens, in_front))
+    if size is None and request.normalize is None:
+        vectors = [settings.finished(one.vector) for one in found]
+    else:
+        # a vector that a request cuts has another length
+        normalize = settings.normalizes or size is not None if request.normalize is None else request.normalize
+        vectors = [one.vector[: settings.dimensions if size is None else size] for one in found]
+        vectors = [normalized(vector) for vector in vectors] if normalize else vectors
+    packed = [array("f", vector.tobytes()) for vector in vectors]
+    return Embeddings(shared.label, shared.name, packed, sum(one.num_tokens for one in found))

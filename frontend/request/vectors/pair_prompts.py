@@ -4,6 +4,7 @@ text, in which a client writes what the model was trained with."""
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from quire.frontend.chat.checks import MAX_KWARG_CHARS
@@ -34,8 +35,12 @@ def pair_prompts(
     if instruction is not None and len(instruction) > MAX_KWARG_CHARS:
         message = f"has {len(instruction)} characters; at most {MAX_KWARG_CHARS} are allowed"
         raise ParameterError("instruction", message)
+    in_front = shared.model.sentence.prompt("score")
     if template is not None:
+        if instruction is None and in_front and template.shows_instruction:
+            request = replace(request, instruction=in_front)
         return TemplatePrompts(tokenizer, shared, request, queries)
+    queries = [in_front + query for query in queries]
     if head is not None and head.is_of_tokens:
         return _as_one_text(shared, request, queries)
     return _by_tokenizer(shared, request, queries)

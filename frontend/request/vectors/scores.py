@@ -1,4 +1,4 @@
-"""Scores of pairs of texts: the cosine of their vectors, or what a head says of both in one prompt."""
+"""Scores of pairs of texts: the similarity of their vectors, or what a head says of both in one prompt."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,9 +7,9 @@ import numpy as np
 
 from quire.frontend.call import Call
 from quire.frontend.request.prompt_tokenizer import PromptTokenizer
+from quire.frontend.request.sentence_settings import Similarity
 from quire.frontend.request.served_model import ServedModel
-from quire.frontend.request.vectors.activation import activated
-from quire.frontend.request.vectors.embeddings import normalized
+from quire.frontend.request.vectors.activation import Numbers, activated
 from quire.frontend.request.vectors.pair_prompts import PairPrompt, pair_prompts
 from quire.frontend.request.vectors.vector_call import MAX_INPUTS, Gatherer, VectorCall, check_count
 from quire.frontend.text.pair_template import Pair
@@ -46,26 +46,42 @@ async def score(
     names = [f"{documents}[{index}]" for index in range(count)]
     shared = gatherer.begin(model, request, call, [*numbered, *names], TASKS)
     if shared.facts.task == "embed":
-        return await _cosines(gatherer, shared, request, queries)
+        return await _of_vectors(gatherer, shared, request, queries)
     return await _of_pairs(gatherer, shared, pair_prompts(tokenizer, shared, request, queries), request)
 
 
-async def _cosines(gatherer: Gatherer, shared: VectorCall, request: ScoreRequest, queries: Sequence[str]) -> Scores:
+async def _of_vectors(gatherer: Gatherer, shared: VectorCall, request: ScoreRequest, queries: Sequence[str]) -> Scores:
     if request.instruction is not None:
         message = "is for models that read both texts together, and this one embeds each; write it into the query"
         raise ParameterError("instruction", message, "UNSUPPORTED")
     num_queries = len(queries)
+    settings = shared.model.sentence
+    in_front = settings.prompt("embed")
     texts = (*queries, *request.documents)
 
     async def prompt(index: int) -> Pair:
         limit = request.max_tokens_per_query if index < num_queries else request.max_tokens_per_doc
-        return Pair(await shared.encode(texts[index], most=limit))
+        return Pair(await shared.encode(in_front + texts[index], most=limit))
 
     found = await gatherer.gather(shared, prompt)
-    vectors = [normalized(one.vector).astype(np.float64) for one in found]
-    ones, others = np.stack(vectors[:num_queries]), np.stack(vectors[num_queries:])
-    scores = (ones * others).sum(1).clip(-1.0, 1.0).tolist()
+    vectors = np.stack([settings.finished(one.vector) for one in found]).astype(np.float64)
+    scores = similarities(vectors[:num_queries], vectors[num_queries:], settings.similarity).tolist()
     return Scores(shared.label, shared.name, scores, sum(one.num_tokens for one in found))
+
+
+def similarities(ones: Numbers, others: Numbers, kind: Similarity) -> Numbers:
+    """The score of each vector [rows, width] with the other of its row, or with one for all."""
+    found: Numbers
+    if kind == "euclidean":
+        found = -np.linalg.norm(ones - others, axis=1)
+    elif kind == "manhattan":
+        found = -np.abs(ones - others).sum(1)
+    else:
+        found = (ones * others).sum(1)
+    if kind == "cosine":
+        lengths = np.linalg.norm(ones, axis=1) * np.linalg.norm(others, axis=1)
+        found = (found / np.maximum(lengths, np.finfo(np.float64).tiny)).clip(-1.0, 1.0)
+    return found
 
 
 async def _of_pairs(gatherer: Gatherer, shared: VectorCall, prompt: PairPrompt, request: ScoreRequest) -> Scores:

@@ -94,7 +94,8 @@ class VectorCall:
     @property
     def keep_last(self) -> bool:
         """The end of what is cut stays, not its beginning."""
-        return self.request.truncation_side == "left"
+        side = self.request.truncation_side
+        return side == "left" if side is not None else self.model.tokenizer.keeps_ends
 
     async def encode(
         self,
@@ -110,7 +111,8 @@ class VectorCall:
         keep = min(limits) if limits else None
         if not isinstance(source, str):
             return source[-keep:] if self.keep_last and keep is not None else source[:keep]
-        job = EncodeText(special, parse_special, keep, self.keep_last)
+        ends = special and not (self.facts.head is not None and self.facts.head.is_of_tokens)
+        job = EncodeText(special, parse_special, keep, self.keep_last, ends)
         context = self.facts.max_model_len if keep is None else None
         return await self.model.async_tokenizer.ids(job, source, field, context)
 
@@ -256,11 +258,13 @@ def check_inputs(
 
 
 def prompts(
-    shared: VectorCall, inputs: Sequence[str | Sequence[int]], add_special_tokens: bool | None
+    shared: VectorCall, inputs: Sequence[str | Sequence[int]], add_special_tokens: bool | None, in_front: str = ""
 ) -> Callable[[int], Awaitable[Pair]]:
-    """The function that makes the prompt of an input, by its number."""
+    """The function that makes the prompt of an input, by its number. `in_front`: of each that is a text."""
 
     async def prompt(index: int) -> Pair:
-        return Pair(await shared.encode(inputs[index], add_special_tokens is not False))
+        source = inputs[index]
+        whole = in_front + source if isinstance(source, str) else source
+        return Pair(await shared.encode(whole, add_special_tokens is not False))
 
     return prompt

@@ -12,7 +12,7 @@ import gguf_bytes
 from gguf_encoders import BERT, SMALL, TENSORS, TYPE_COUNT, XLM_ROBERTA, write
 
 from quire.deploy.gguf.folder import clear, make_folder
-from quire.frontend.request.defaults import model_normalizes
+from quire.frontend.request.sentence_settings import sentence_settings
 from quire.worker.specs.registry import read_spec
 from quire.worker.weights.parts import ModelError
 
@@ -44,7 +44,7 @@ def test_the_config_is_that_of_the_original(tmp_path, base):
 def test_the_pooling_is_the_one_that_is_stated(tmp_path, number, pooling):
     made = folder_of(tmp_path, {"bert.pooling_type": number})
     assert read_spec(made).pooling == pooling
-    assert model_normalizes(made)
+    assert sentence_settings(made).normalizes
 
 
 def test_a_decoder_may_be_an_embedding_model(tmp_path):

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quire.frontend.request.defaults import model_normalizes
-from quire.frontend.request.vectors.embeddings import normalized
+from quire.frontend.request.sentence_settings import normalized
 from quire.frontend.request.vectors.vector_call import MAX_IN_FLIGHT, MAX_INPUTS
 from quire.frontend.text.encode_jobs import EncodeText, encode_part
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
@@ -243,15 +242,3 @@ def test_cutting_keeps_the_first_tokens_and_what_stands_around_every_text():
 def test_zeros_stay_zeros():
     assert normalized(np.zeros(3, np.float32)).tolist() == [0.0, 0.0, 0.0]
     assert np.linalg.norm(normalized(np.full(3, 1e-30, np.float32))) == pytest.approx(1.0)
-
-
-def test_whether_vectors_are_normalised_is_read_beside_the_model(tmp_path):
-    assert model_normalizes(tmp_path)
-    modules = tmp_path / "modules.json"
-    modules.write_text('[{"type": "sentence_transformers.models.Transformer"}]')
-    assert not model_normalizes(tmp_path)
-    modules.write_text('[{"type": "x.Pooling"}, {"type": "sentence_transformers.models.Normalize"}]')
-    assert model_normalizes(tmp_path)
-    modules.write_text("{")
-    with pytest.raises(ValueError, match=r"modules\.json: does not read"):
-        model_normalizes(tmp_path)

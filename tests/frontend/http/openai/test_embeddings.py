@@ -153,6 +153,7 @@ def test_vectors_come_as_base64_and_as_bytes_of_every_type(embedding, dtype, kin
         ({"input": [1, "x"]}, "input[0]"),
         ({"input": "x", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         ({"input": "x", "truncation_side": "middle"}, "truncation_side"),
+        ({"input": "x", "prompt_name": "query"}, "prompt_name"),
         ({"input": [[1]] * 129, "encoding_format": "bytes"}, "encoding_format"),
         ({"input": "x", "embed_dtype": "fp8_e4m3"}, "embed_dtype"),
     ],
