@@ -12,7 +12,7 @@ from quire.worker.memory.kv_cache import KVCache
 from quire.worker.models.decoder import Decoder
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.head import Head
-from quire.worker.sampling.pooler import Classifying, Pooler
+from quire.worker.sampling.pooler import Classifying, Pooler, Staged, VectorHead
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.sampling.token_labels import TokenLabels
 from quire.worker.specs.library.spec import LibrarySpec
@@ -63,7 +63,7 @@ def build_runner(
     routed = isinstance(spec, ModelSpec) and bool(spec.experts)
     graphs = Graphs(device) if is_eager else captured_steps(config, device, routed)
     output: Pooler | Sampler | TokenLabels
-    head = None if spec.pooling is None else cast(Classifying, model).classifier
+    head = None if spec.pooling is None else head_of(spec, model)
     if head is not None and spec.head is not None and spec.head.by_token:
         output = TokenLabels(head)
     elif spec.pooling is not None:
@@ -82,6 +82,13 @@ def build_runner(
     return Runner(
         model, cache, slots, inputs, upload, graphs, device, tokens, output, media=media, expert_counts=counts
     )
+
+
+def head_of(spec: Spec, model: Model) -> VectorHead | None:
+    """The function of pooled states that makes the answer of them; None: they are the answer."""
+    if spec.stages:
+        return cast(Staged, model).stages
+    return cast(Classifying, model).classifier
 
 
 def expert_choices(model: Model) -> dict[int, ExpertChoice]:

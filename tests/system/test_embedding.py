@@ -56,7 +56,7 @@ def reference():
         vectors = []
         for text in texts:
             with torch.inference_mode():
-                inputs = tokenizer(text, truncation=True, max_length=512, return_tensors="pt")
+                inputs = tokenizer(text, truncation=True, max_length=256, return_tensors="pt")
                 vectors.append(model(**inputs).last_hidden_state[0].mean(0))
         return torch.nn.functional.normalize(torch.stack(vectors), dim=-1).numpy()
 
@@ -79,8 +79,8 @@ def cosines(ours, theirs):
 
 def test_both_doors_give_the_vectors_of_transformers(engine, base_url, reference):
     expected = reference(TEXTS)
-    by_grpc = engine.client.embed(EmbedRequest(inputs=TEXTS, truncate_prompt_tokens=512))
-    status, answer = post(f"{base_url}/v1/embeddings", {"input": TEXTS, "truncate_prompt_tokens": 512})
+    by_grpc = engine.client.embed(EmbedRequest(inputs=TEXTS, truncate_prompt_tokens=-1))
+    status, answer = post(f"{base_url}/v1/embeddings", {"input": TEXTS, "truncate_prompt_tokens": -1})
     assert status == 200
     by_http = [one["embedding"] for one in answer["data"]]
     for vectors in (by_grpc.vectors, by_http):
@@ -175,7 +175,7 @@ def test_token_ids_are_taken_as_they_are(engine, base_url):
     ("path", "body", "param", "text"),
     [
         ("/v1/embeddings", {"input": []}, "input", "is empty"),
-        ("/v1/embeddings", {"input": ["a", "b " * 600]}, "input[1]", "more than the context of 512"),
+        ("/v1/embeddings", {"input": ["a", "b " * 600]}, "input[1]", "more than the context of 256"),
         ("/v1/embeddings", {"input": [[101, 5], [101, 30522]]}, "input[1]", "30522"),
         ("/v1/embeddings", {"input": ["a", 1]}, "input[1]", "token id among texts"),
         ("/v1/embeddings", {"messages": [{"role": "user", "content": "a"}]}, "messages", "no chat template"),
@@ -200,7 +200,7 @@ def test_generating_is_refused_over_grpc_too(engine):
         engine.client.generate(GenerateRequest(input="a"))
     assert refused.value.reason == "UNSUPPORTED"
     info = engine.client.server_info()
-    assert (info.task, info.embedding_size, info.max_model_len) == ("embed", 384, 512)
+    assert (info.task, info.embedding_size, info.max_model_len) == ("embed", 384, 256)
 
 
 def test_texts_are_embedded_although_the_worker_dies(serve):

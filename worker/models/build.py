@@ -8,6 +8,7 @@ from quire.worker.build_context import BuildContext
 from quire.worker.device.host_memory import release_freed
 from quire.worker.models.decoder import Decoder
 from quire.worker.models.encoder import Encoder
+from quire.worker.models.stages import load_stages
 from quire.worker.quant.plan import NO_PLAN, Plan
 from quire.worker.quant.read.source import source_of
 from quire.worker.specs.encoder_spec import EncoderSpec
@@ -59,6 +60,8 @@ def load_model(
         with open_checkpoint(model_dir) as checkpoint:
             check_tied_head(checkpoint, names, context.group.rank, context.group.size)
             bytes_read = fill(model, source_of(checkpoint, plan.stored, plan.unread), names, context.device)
+    if spec.stages:
+        model.stages = load_stages(model_dir, spec.stages, context, load_format, seed)
     release_freed()  # weights as they were stored lay between those that stay
     return LoadedModel(model, model.weight_bytes, bytes_read)
 

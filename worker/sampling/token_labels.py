@@ -8,7 +8,7 @@ import torch
 from quire.proto.messages.plans import StepPlan
 from quire.worker.device.marks import Mark
 from quire.worker.sampling.output import StepOutput
-from quire.worker.sampling.pooler import LabelHead
+from quire.worker.sampling.pooler import VectorHead
 from quire.worker.tables.slot_table import StepRows
 from quire.worker.tables.upload import Upload
 
@@ -26,7 +26,7 @@ class LabelledRows:
 class TokenLabels:
     """The output form of a model that labels tokens. Nothing is kept: the scheduler puts a prompt's chunks together."""
 
-    def __init__(self, head: LabelHead) -> None:
+    def __init__(self, head: VectorHead) -> None:
         self._head = head
 
     def prepare(self, plan: StepPlan, rows: StepRows, upload: Upload) -> LabelledRows:

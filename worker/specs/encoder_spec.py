@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from quire.worker.fields import DtypeName, Gate
 from quire.worker.specs.head_spec import HeadSpec
-from quire.worker.specs.pooling import Pooling
+from quire.worker.specs.sentence.pooling import Pooling
+from quire.worker.specs.sentence.stages import StageSpec
 from quire.worker.specs.spec import LayerKV
 from quire.worker.weights.parts import ModelError
 
@@ -26,15 +27,13 @@ class EncoderSpec:
     first_position: int
     """The row of a prompt's first token: RoBERTa keeps the rows up to its padding id for padding."""
     num_token_types: int
+    max_model_len: int
+    """Tokens of the longest prompt: those that the positions are made for, or fewer."""
     dtype: DtypeName
     """Dtype of the checkpoint, as its config says."""
     pooling: Pooling
+    stages: tuple[StageSpec, ...] = ()
     head: HeadSpec | None = None
-
-    @property
-    def max_model_len(self) -> int:
-        """Tokens the positions are made for."""
-        return self.num_positions - self.first_position
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

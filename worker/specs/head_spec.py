@@ -220,6 +220,7 @@ def _of_cross_encoder(config: Config) -> Activation:
     if stated is None:
         return "sigmoid"
     found = _BY_CLASS.get(str(stated).rpartition(".")[2])
-    if found is None:
-        raise ModelError("activation_fn", f"{shown(stated)} is not supported; supported: {', '.join(_BY_CLASS)}")
+    if found is None or not str(stated).startswith("torch."):  # another's code is never run
+        supported = ", ".join(_BY_CLASS)
+        raise ModelError("activation_fn", f"{shown(stated)} is not supported; supported: {supported}")
     return found

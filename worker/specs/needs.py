@@ -146,7 +146,8 @@ class Fit:
         if (head := self.spec.head) is not None:
             labels = f"{len(head.labels)} label{'s' if len(head.labels) > 1 else ''}"
             return f"{head.task}, {labels}{' for each token' if head.by_token else ''}"
-        return f"embed, {self.spec.pooling} pooling"
+        kinds = ", ".join(stage.kind for stage in self.spec.stages)
+        return f"embed, {' + '.join(self.spec.pooling)} pooling{', ' if kinds else ''}{kinds}"
 
 
 def resolved_dtype(wanted: Dtype, checkpoint: DtypeName, place: Place) -> DtypeName:

@@ -13,7 +13,8 @@ from quire.worker.specs.head_spec import HEAD_TASKS, TOKENS, HeadSpec, read_head
 from quire.worker.specs.library.apart import describe_apart
 from quire.worker.specs.library.choice import Describe, described, head_shape, stated_config, uses_library
 from quire.worker.specs.library.spec import LibrarySpec
-from quire.worker.specs.pooling import MODULES, read_pooling
+from quire.worker.specs.sentence.files import MODULES, longest_text, with_cross_encoder
+from quire.worker.specs.sentence.pooling import Mode, check_cross_encoder, read_vector
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stores
 from quire.worker.weights.layout import RowsOf
@@ -46,7 +47,7 @@ def read_spec(
     of its tokenizer.json; empty: `model_dir`. `impl`: ours, or the library's modules, which `describe` describes; auto:
     those where the table has no such architecture. `expert_parallel`: ranks are dealt whole experts.
     """
-    config = stated_config(model_dir)
+    config = with_cross_encoder(stated_config(model_dir), model_dir)
     if refusal := _refused(config):
         raise ModelError(f"{model_dir}: {refusal.field}", refusal.message)
     if uses_library(config, impl, ARCHITECTURES):
@@ -55,8 +56,9 @@ def read_spec(
         spec = _of_table(model_dir, config, language_only, max_model_len, tower_mode)
     if expert_parallel:
         spec = spec.dealing
+    tokens = Path(tokenizer) if tokenizer else model_dir
     if config.get(TOKENS) is not None and task not in ("generate", "embed"):
-        return _with_token_head(spec, config, Path(tokenizer) if tokenizer else model_dir, task)
+        return _cut(_with_token_head(spec, config, tokens, task), model_dir, tokens, max_model_len)
     can_generate = not spec.whole_prompts and spec.architecture.endswith(GENERATORS)
     if task == "generate" and not can_generate:
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
@@ -64,22 +66,35 @@ def read_spec(
         return spec
     shape = head_shape(spec) if isinstance(spec, LibrarySpec) else ARCHITECTURES[spec.architecture].classifier
     if task in HEAD_TASKS or (task in ("auto", "pooling") and shape is not None):
-        return _with_head(spec, config, read_head(config, spec.architecture, shape, task))
-    if isinstance(spec, EncoderSpec):
-        return replace(spec, pooling=read_pooling(model_dir, spec.pooling))
-    pooling = read_pooling(model_dir, "cls" if spec.whole_prompts else "last")
-    if pooling == "cls" and not spec.whole_prompts:
-        raise ModelError("pooling_mode", "the first token of a decoder has seen nothing else; supported: mean, last")
-    return replace(spec, pooling=pooling)
+        check_cross_encoder(model_dir)
+        labelled = _with_head(spec, config, read_head(config, spec.architecture, shape, task))
+        return _cut(labelled, model_dir, tokens, max_model_len)
+    default: Mode = "cls" if spec.whole_prompts else "last"
+    vector = read_vector(model_dir, spec.hidden_size, default)
+    if "cls" in vector.pooling and not spec.whole_prompts:
+        message = "the first token of a decoder has seen nothing else; supported: all modes but cls"
+        raise ModelError("pooling_mode", message)
+    return _cut(replace(spec, pooling=vector.pooling, stages=vector.stages), model_dir, tokens, max_model_len)
+
+
+def _cut(spec: AnySpec, model_dir: Path, tokenizer: Path, asked: int) -> AnySpec:
+    """The spec whose longest text is the one to which sentence-transformers cuts, where `asked` is not longer.
+
+    Classifiers and rewards are none of its models.
+    """
+    longest = longest_text(model_dir, tokenizer) if spec.head is None or spec.head.task == "score" else None
+    if longest is None or longest >= spec.max_model_len or asked > longest:
+        return spec
+    return replace(spec, max_model_len=longest)
 
 
 def _with_head(spec: AnySpec, config: Config, head: HeadSpec) -> AnySpec:
     if isinstance(spec, EncoderSpec):
-        return replace(spec, head=head, pooling="cls")
+        return replace(spec, head=head, pooling=("cls",))
     pooling = spec.head_pooling if isinstance(spec, LibrarySpec) else "last"
     if pooling == "last" and not head.by_token:
         head = replace(head, padding=spec.padding if isinstance(spec, LibrarySpec) else read_padding(config))
-    return replace(spec, head=head, pooling=pooling)
+    return replace(spec, head=head, pooling=(pooling,))
 
 
 def _with_token_head(spec: AnySpec, config: Config, tokenizer: Path, task: AskedTask) -> ModelSpec:
@@ -91,7 +106,7 @@ def _with_token_head(spec: AnySpec, config: Config, tokenizer: Path, task: Asked
         raise ModelError(TOKENS, f"{spec.architecture} has no output head; leave it out")
     if spec.vision is not None:
         raise ModelError(TOKENS, "images are not scored; set language_model_only to score texts")
-    return replace(spec, head=read_token_head(config, tokenizer, task), pooling="last")
+    return replace(spec, head=read_token_head(config, tokenizer, task), pooling=("last",))
 
 
 def _of_table(

@@ -1,7 +1,7 @@
 """Numbers of parameters, counted from a spec alone: what a model takes is known before any of its weights are here."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Final
@@ -70,9 +70,14 @@ def count(spec: AnySized, group_size: int) -> Sizes:
     for error in indivisible(spec, group_size):
         raise error
     if isinstance(spec, EncoderSpec):
-        return _encoder(spec, group_size)
-    if isinstance(spec, LibrarySpec):
-        return _library(spec, group_size)
+        found = _encoder(spec, group_size)
+    else:
+        found = _library(spec, group_size) if isinstance(spec, LibrarySpec) else _decoder(spec, group_size)
+    behind = sum(stage.num_elements for stage in spec.stages)
+    return replace(found, others=found.others + behind, wide=found.wide + behind)
+
+
+def _decoder(spec: ModelSpec, group_size: int) -> Sizes:
     has_head, is_tied = spec.pooling is None, spec.pooling is None and spec.tied_embeddings
     share = vocabulary_share(spec.vocab_size, 0, group_size, is_tied=is_tied)
     vocabulary, padding = (share.length, spec.hidden_size), share.length - share.filled if is_tied else 0

@@ -14,7 +14,8 @@ from quire.worker.specs.kinds.feed_forward import NormPlaces as NormPlaces
 from quire.worker.specs.kinds.feed_forward import NormSpec as NormSpec
 from quire.worker.specs.kinds.rope import RopeSpec
 from quire.worker.specs.kinds.streams import StreamsSpec as StreamsSpec
-from quire.worker.specs.pooling import Pooling
+from quire.worker.specs.sentence.pooling import Pooling
+from quire.worker.specs.sentence.stages import StageSpec
 from quire.worker.specs.vision_spec import VisionSpec
 from quire.worker.weights.parts import ModelError, kv_head_share
 
@@ -48,7 +49,7 @@ class Spec(Protocol):
 
     @property
     def max_model_len(self) -> int:
-        """Tokens the positions are made for."""
+        """Tokens the positions are made for, or fewer where a model that embeds is made for shorter texts."""
         ...
 
     @property
@@ -59,6 +60,11 @@ class Spec(Protocol):
     @property
     def pooling(self) -> Pooling | None:
         """Pooling by which a model makes one vector of a prompt; None: it generates, with an output head."""
+        ...
+
+    @property
+    def stages(self) -> tuple[StageSpec, ...]:
+        """The stages behind that vector before it is an embedding."""
         ...
 
     @property
@@ -181,6 +187,7 @@ class ModelSpec:
     dtype: DtypeName
     eos_token_ids: tuple[int, ...]
     pooling: Pooling | None = None
+    stages: tuple[StageSpec, ...] = ()
     head: HeadSpec | None = None
     vision: VisionSpec | None = None
     """The tower that makes rows of images; None: it reads text alone."""

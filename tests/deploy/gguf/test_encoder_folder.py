@@ -34,7 +34,7 @@ def test_the_config_is_that_of_the_original(tmp_path, base):
     (tmp_path / "original").mkdir()
     (tmp_path / "original" / "config.json").write_text(json.dumps(original | {"type_vocab_size": 2}))
     spec = read_spec(made)
-    assert (spec.pooling, spec.max_model_len, spec.first_position) == ("mean", 64, 0)
+    assert (spec.pooling, spec.max_model_len, spec.first_position) == (("mean",), 64, 0)
     for name in ("1_Pooling/config.json", "modules.json"):
         (made / name).unlink()
     assert read_spec(made) == read_spec(tmp_path / "original")
@@ -43,14 +43,14 @@ def test_the_config_is_that_of_the_original(tmp_path, base):
 @pytest.mark.parametrize(("number", "pooling"), [(1, "mean"), (2, "cls"), (3, "last"), (None, "cls")])
 def test_the_pooling_is_the_one_that_is_stated(tmp_path, number, pooling):
     made = folder_of(tmp_path, {"bert.pooling_type": number})
-    assert read_spec(made).pooling == pooling
+    assert read_spec(made).pooling == (pooling,)
     assert sentence_settings(made).normalizes
 
 
 def test_a_decoder_may_be_an_embedding_model(tmp_path):
     keys, tensors = gguf_bytes.LLAMA, gguf_bytes.TENSORS
     made = folder_of(tmp_path, {"llama.pooling_type": 3}, base=keys, whole=tensors)
-    assert read_spec(made).pooling == "last"
+    assert read_spec(made).pooling == ("last",)
     assert read_spec(folder_of(tmp_path, base=keys, whole=tensors)).pooling is None
 
 

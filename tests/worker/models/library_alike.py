@@ -74,7 +74,7 @@ def library_model(config):
 def built(spec):
     """Our model without memory; one of an architecture without a head has none."""
     if not spec.architecture.endswith("ForCausalLM"):
-        spec = replace(spec, pooling="last")
+        spec = replace(spec, pooling=("last",))
     return build_model(spec, BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme())))
 
 

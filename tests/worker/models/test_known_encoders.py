@@ -45,7 +45,7 @@ LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 def test_bge_m3_and_its_reranker_read_as_they_were_published(fields, task, served, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**XLM_ROBERTA, **fields}))
     spec = read_spec(tmp_path, task)
-    assert (spec.max_model_len, spec.first_position, spec.pooling) == (8192, 2, "cls")
+    assert (spec.max_model_len, spec.first_position, spec.pooling) == (8192, 2, ("cls",))
     assert (spec.head.task if spec.head else None) == served
     if served:
         assert (spec.head.labels, spec.head.activation) == (("LABEL_0",), "sigmoid")

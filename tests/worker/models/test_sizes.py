@@ -39,7 +39,7 @@ class FirstRank(SingleGroup):
 def spec_of(architecture: str, **fields):
     spec = parse_spec({**full_config(architecture), **fields}, {})
     can_generate = architecture.endswith("ForCausalLM")
-    return spec if can_generate or isinstance(spec, EncoderSpec) else replace(spec, pooling="last")
+    return spec if can_generate or isinstance(spec, EncoderSpec) else replace(spec, pooling=("last",))
 
 
 def linear(model, tensor):

@@ -1,6 +1,7 @@
 """Heads of rows of the output head against transformers' logits: tied and not, by two tokens or one, and refusals."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -147,7 +148,31 @@ def test_the_same_files_generate_and_embed(checkpoint):
     assert read_spec(folder, "pooling").head.labels == ("mat",)
     folder = checkpoint("Qwen3ForCausalLM", True)
     assert read_spec(folder).pooling is None
-    assert (read_spec(folder, "pooling").pooling, read_spec(folder, "pooling").head) == ("last", None)
+    assert (read_spec(folder, "pooling").pooling, read_spec(folder, "pooling").head) == (("last",), None)
+
+
+@pytest.mark.parametrize("tokens", [["cat", "mat"], ["mat"]])
+def test_logits_of_sentence_transformers_are_refused_by_the_flag_that_serves_them(tokens, checkpoint):
+    folder = checkpoint("Qwen3ForCausalLM", True)
+    ids = [wordpiece()[0].token_to_id(token) for token in tokens]
+    stages = {
+        "": "base.modules.transformer.Transformer",
+        "1_LogitScore": "cross_encoder.modules.logit_score.LogitScore",
+    }
+    listed = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in stages.items()]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps({"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"})
+    )
+    (folder / "1_LogitScore").mkdir()
+    stated = {"true_token_id": ids[-1], "false_token_id": ids[0] if len(ids) > 1 else None}
+    (folder / "1_LogitScore" / "config.json").write_text(json.dumps(stated))
+    with pytest.raises(ModelError, match=r"^modules\.json: LogitScore") as refused:
+        read_spec(folder)
+    config, flag = folder / "config.json", re.search(r"--hf-overrides '(.+)'", str(refused.value)).group(1)
+    config.write_text(json.dumps(json.loads(config.read_text()) | json.loads(flag)))
+    head = read_spec(folder).head
+    assert (head.task, head.tokens, head.differs, head.activation) == ("score", tuple(ids), len(ids) > 1, "none")
 
 
 @pytest.mark.parametrize(

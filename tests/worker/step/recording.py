@@ -95,7 +95,7 @@ class LateDevice(RecordingDevice):
 def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice, pair_axes=(), plan=NO_PLAN):
     """A runner of the checkpoint as `start` would build it on CUDA; with `pooling` it makes vectors."""
     device, spec = kind("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
-    spec = replace(spec, pooling=pooling)
+    spec = replace(spec, pooling=pooling and (pooling,))
     if pair_axes:
         attention = spec.layers[0].attention
         attention = replace(attention, rope=replace(attention.rope, pair_axes=pair_axes))
@@ -120,7 +120,7 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
         matchers = GrammarMatchers(folder, spec.vocab_size, spec.eos_token_ids, ROWS, device)
         output = Sampler(slots, decoder, device, reports=True, matchers=matchers)
     else:
-        output = Pooler(pooling, ROWS, spec.hidden_size, device.torch)
+        output = Pooler(spec.pooling, ROWS, spec.hidden_size, device.torch)
     choices = expert_choices(decoder)
     counts = ExpertCounts(choices, TOKENS, 1, device) if choices else None
     runner = Runner(decoder, cache, slots, inputs, upload, graphs, device, TOKENS, output, expert_counts=counts)

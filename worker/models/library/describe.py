@@ -30,11 +30,11 @@ from quire.worker.models.library.reads import Reads
 from quire.worker.models.library.stored import Stored, ignored_names, pattern_of, stored_names, target_of
 from quire.worker.models.library.trace import trace
 from quire.worker.specs.library.spec import HALVES, NUMBER, LibraryLinear, LibrarySpec, StoredName
-from quire.worker.specs.pooling import Pooling
+from quire.worker.specs.sentence.pooling import Mode
 from quire.worker.weights.parts import ModelError
 
 WEIGHT = ".weight"
-HEAD_POOLINGS: Final[Mapping[str, Pooling]] = {"cls": "cls", "bos": "cls", "mean": "mean"}
+HEAD_POOLINGS: Final[Mapping[str, Mode]] = {"cls": "cls", "bos": "cls", "mean": "mean"}
 """The library's names for what a head takes of a text that is read in both directions."""
 
 
@@ -157,7 +157,7 @@ def _first_position(trunk: Modules) -> int:
     return 0
 
 
-def _head_pooling(parts: Parts, read: Any, looks_ahead: bool) -> Pooling:
+def _head_pooling(parts: Parts, read: Any, looks_ahead: bool) -> Mode:
     """Raises ModelError for what a head takes of a text that no pooling of ours is."""
     kind = type(parts.whole)
     if parts.is_labelled and kind.__name__.endswith("ForSequenceClassification"):

@@ -109,6 +109,7 @@ def _common(config: Config, first_position: int) -> EncoderSpec:
         num_positions=positions,
         first_position=first_position,
         num_token_types=integer(config, "type_vocab_size", 2),
+        max_model_len=positions - first_position,
         dtype=checkpoint_dtype(config),
-        pooling="cls",  # without the files of sentence-transformers: the token that both families put first for this
+        pooling=("cls",),  # without the files of sentence-transformers: the token that both families put first for this
     )

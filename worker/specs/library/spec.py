@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 from quire.worker.fields import Config, DtypeName, Gate
 from quire.worker.specs.head_spec import HeadSpec
-from quire.worker.specs.pooling import Pooling
+from quire.worker.specs.sentence.pooling import Mode, Pooling
+from quire.worker.specs.sentence.stages import StageSpec
 from quire.worker.specs.spec import LayerKV
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError, Slice, even, vocabulary_share
@@ -109,7 +110,7 @@ class LibrarySpec:
     """Tokens see those after them: nothing is cached."""
     first_position: int
     """The position of a prompt's first token."""
-    head_pooling: Pooling
+    head_pooling: Mode
     """The pooling in front of a head of labels."""
     padding: int
     """The token that such a pooling never takes as a text's last; -1: none."""
@@ -139,6 +140,7 @@ class LibrarySpec:
     """The checkpoint's names for linear layers, with {n} for the number of a block."""
     num_blocks: int
     pooling: Pooling | None = None
+    stages: tuple[StageSpec, ...] = ()
     head: HeadSpec | None = None
 
     @property
