@@ -18,7 +18,7 @@ DESCRIPTION = (
 )
 SINGLE = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
-COPIED = ("*.json", "*.model", "*.txt", "*.jinja", "*.md", "LICENSE*", "*/config.json")
+COPIED = ("*.json", "*.model", "*.txt", "*.jinja", "*.md", "LICENSE*", "*/config.json", "*/model.safetensors")
 """Files beside the weights: data only."""
 MOST_SHARDS = 4096
 MODULE = "quire.worker.weights.convert"
@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"OUT {partial}: cannot be made: {error.strerror}") from error
     try:
         converted = _converted(sources, partial)
+        _convert_stages(directory, partial)
         _copy(directory, partial)
         partial.rename(out)
     except BaseException as error:
@@ -99,6 +100,15 @@ def _converted(sources: list[Path], folder: Path) -> dict[str, Any]:
     if answer["refusal"]:
         raise UsageError(f"DIR: {answer['refusal']}")
     return answer
+
+
+def _convert_stages(directory: Path, folder: Path) -> None:
+    """Write the weights of stages of sentence-transformers, which lie in folders of their own. Raises `UsageError`."""
+    for source in sorted(directory.glob(f"*/{SINGLE}")):
+        if (source.parent / "config.json").is_file() and not list(source.parent.glob("*.safetensors")):
+            made = folder / source.parent.name
+            made.mkdir()
+            _converted([source], made)
 
 
 def _copy(directory: Path, folder: Path) -> None:

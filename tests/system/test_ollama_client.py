@@ -137,6 +137,6 @@ def test_vectors_are_those_of_openais_route(embedding_engine):
     assert len(client.embed("minilm", "one text", dimensions=16).embeddings[0]) == 16
     long = "word " * 2000
     assert client.embed("minilm", long).prompt_eval_count == client.show("minilm").modelinfo["bert.context_length"]
-    with pytest.raises(ollama.ResponseError, match="the context of 512 tokens"):
+    with pytest.raises(ollama.ResponseError, match="the context of 256 tokens"):
         client.embed("minilm", long, truncate=False)
     assert client.show("minilm").capabilities == ["embedding"]

@@ -30,6 +30,9 @@ def pickled(tmp_path):
     (folder / "model.safetensors").rename(tmp_path / "kept.safetensors")
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text("{}")
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "config.json").write_text("{}")
+    torch.save({"linear.weight": torch.eye(2)}, folder / "2_Dense" / "pytorch_model.bin")
     (folder / "modeling.py").write_text("raise SystemExit")
     return folder
 
@@ -46,8 +49,10 @@ def test_what_serving_refuses_is_converted_and_then_taken(pickled, tmp_path, cap
     assert all(torch.equal(found[name], kept[name]) for name in kept)
     names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert names == {
-        "model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "1_Pooling/config.json"
+        "model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "1_Pooling/config.json",
+        "2_Dense/config.json", "2_Dense/model.safetensors"
     }  # fmt: skip
+    assert torch.equal(load_file(out / "2_Dense" / "model.safetensors")["linear.weight"], torch.eye(2))
     check(out, "auto", out)
     assert logits(out, ["the cat"]).shape == (1, 1)
     assert not list(tmp_path.glob("*.partial"))
@@ -135,7 +140,7 @@ def test_a_users_mistake_is_named(pickled, tmp_path, capsys):
 
 def test_out_may_be_in_dir_and_holds_nothing_of_itself(pickled):
     assert main(["convert", str(pickled), str(pickled / "out")]) == 0
-    assert sorted(path.name for path in (pickled / "out").iterdir() if path.is_dir()) == ["1_Pooling"]
+    assert sorted(path.name for path in (pickled / "out").iterdir() if path.is_dir()) == ["1_Pooling", "2_Dense"]
 
 
 def test_what_cannot_be_written_is_said_and_nothing_is_left(pickled, tmp_path, monkeypatch, capsys):
