@@ -127,7 +127,7 @@ class PromptTokenizer:
                 ids, _ = await self._placed(model, text, rendered, None, owner)
         else:
             special, facts = add_special_tokens is not False, model.facts
-            job = EncodeText(special, bool(parse_special), ends=special and facts is not None and facts.makes_vectors)
+            job = EncodeText(special, bool(parse_special), ends=special and facts is not None and facts.task == "embed")
             ids = await model.async_tokenizer.ids(job, text, "text")
         texts = model.async_tokenizer.texts(ids) if with_texts else ()
         facts = model.facts

@@ -24,7 +24,7 @@ DONE, REFUSED = b"\0", b"\1"
 
 class EncodeText(msgspec.Struct, frozen=True, tag=True):
     """Encode plain text. `keep`: at most so many ids, the first ones, or the last ones with `keep_last`.
-    `ends`: the token that texts for vectors end with stands behind them, where there is one."""
+    `ends`: the token with which a model that embeds wants every text to end stands behind it, where there is one."""
 
     remedy: ClassVar[str] = "shorten it or set truncate_prompt_tokens"
     special: bool

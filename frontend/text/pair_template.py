@@ -42,13 +42,6 @@ class PairTemplate(NamedTuple):
         behind_first = None if rises is None else rises - begin - 1
         return cls(tuple(ids[:begin]), tuple(ids[begin + 1 : end]), tuple(ids[end + 1 :]), behind_first)
 
-    def ended(self, end: int | None) -> "PairTemplate":
-        """The same with a token behind each of the texts, if there is one to be put."""
-        if end is None:
-            return self
-        rises = None if self.type_1_from is None else self.type_1_from + 1
-        return PairTemplate(self.before, (end, *self.between), (*self.behind, end), rises)
-
     @property
     def num_around(self) -> int:
         return len(self.before) + len(self.between) + len(self.behind)

@@ -69,10 +69,10 @@ class TextTokenizer:
         The token for unknown characters is none of them: every text may hold some.
         """
         self.end = self._missing_end(end_token(Path(directory)))
-        """The id that a model which makes vectors wants behind every text, where tokenizer.json puts none; None: no."""
+        """The id that a model to embed with wants behind every text, where tokenizer.json puts none; None: no."""
         self.keeps_ends = keeps_ends(Path(directory))
         """A text for a vector that is cut loses its beginning, unless a request says otherwise."""
-        self.pairs = PairTemplate.of(self._plain).ended(self.end)
+        self.pairs = PairTemplate.of(self._plain)
         self._num_around = self._plain.num_special_tokens_to_add(False)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.max_token_chars = max(map(len, vocabulary), default=1)

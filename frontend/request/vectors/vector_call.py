@@ -111,7 +111,7 @@ class VectorCall:
         keep = min(limits) if limits else None
         if not isinstance(source, str):
             return source[-keep:] if self.keep_last and keep is not None else source[:keep]
-        ends = special and not (self.facts.head is not None and self.facts.head.is_of_tokens)
+        ends = special and self.facts.task == "embed"
         job = EncodeText(special, parse_special, keep, self.keep_last, ends)
         context = self.facts.max_model_len if keep is None else None
         return await self.model.async_tokenizer.ids(job, source, field, context)

@@ -224,7 +224,9 @@ def test_a_model_is_asked_for_its_own_task(serving, embedding):
 
 
 class Bracketed:
-    """A tokenizer that puts 1 before and 2 behind every text of words."""
+    """A tokenizer that puts 1 before and 2 behind every text of words, and 7 behind those to be embedded."""
+
+    end = 7
 
     def encode(self, text, add_special_tokens=True, parse_special=False):
         ids = [len(word) + 10 for word in text.split()]
@@ -237,6 +239,9 @@ def test_cutting_keeps_the_first_tokens_and_what_stands_around_every_text():
     whole = [1, 11, 12, 13, 14, 2]
     assert cut == [whole, whole, [1, 11, 12, 13, 2], [1, 11, 2], [1, 11], [1]]
     assert encode_part(Bracketed(), text, EncodeText(False, keep=2)) == [11, 12]
+    ended = [encode_part(Bracketed(), text, EncodeText(True, keep=keep, ends=True)) for keep in (None, 5, 1)]
+    assert ended == [[*whole, 7], [1, 11, 12, 2, 7], [7]]
+    assert encode_part(Bracketed(), text, EncodeText(True, keep=5, keep_last=True, ends=True)) == [1, 13, 14, 2, 7]
 
 
 def test_zeros_stay_zeros():
