@@ -25,6 +25,7 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.build import build_model, describe
+from quire.worker.models.stages import match_stages
 from quire.worker.quant.read.source import source_of
 from quire.worker.quant.select import kept_activations, schemes_of
 from quire.worker.specs.architectures import ARCHITECTURES
@@ -108,14 +109,16 @@ def _weights(config: WorkerConfig, device: Device) -> Section:
     plan = read_plan(config, spec)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     schemes, group = schemes_of(plan, device.torch), FirstRank(config.tensor_parallel_size)
-    model = build_model(spec, BuildContext(group, torch.device("meta"), dtype, schemes))
+    context = BuildContext(group, torch.device("meta"), dtype, schemes)
+    model = build_model(spec, context)
     with open_checkpoint(Path(config.model)) as checkpoint:
         match(model, source_of(checkpoint, plan.stored, plan.unread), checkpoint_names(spec))
         names = checkpoint.names()
     if isinstance(spec, ModelSpec) and spec.vision is not None:
         read_normalization(Path(config.model), spec.vision)
     device.kv_dtype(plan.kv_dtype(config.kv_cache_dtype), dtype)
-    section: Section = {"tensors": len(names), "fit": "every tensor has its place and its shape"}
+    num_tensors = len(names) + match_stages(Path(config.model), spec.stages, context)
+    section: Section = {"tensors": num_tensors, "fit": "every tensor has its place and its shape"}
     if kept := kept_activations(plan, device.capability):
         section["activations"] = kept
     return section

@@ -41,7 +41,7 @@ OF_WORKER = (
         "spec.bias, spec.bias and share.start == 0", "spec.bias, spec.bias",
         "every rank adds the biases of experts' second products", "970e92bb"),
     Fault("h51", "worker/sampling/pooler.py",
-        "        self._sums.index_copy_(0, metadata.slots, sums)\n", "",
+        "        kept.index_copy_(0, metadata.slots, found)\n", "",
         "the mean of a prompt in chunks is that of its last one", "e5d80990"),
     Fault("h52", "worker/weights/gguf/checkpoint.py",
         "            if len(mapped) != header.file_bytes:", "            if len(mapped) < 0:",

@@ -13,7 +13,7 @@ from quire.worker.models.classifier import Projection
 from quire.worker.specs.sentence.stages import StageSpec
 from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.dummy import SAME_NAMES, fill_dummy
-from quire.worker.weights.load import fill
+from quire.worker.weights.load import fill, match
 from quire.worker.weights.parts import Part, whole
 from quire.worker.weights.shard import ShardedModule
 
@@ -84,6 +84,24 @@ BUILDERS: dict[str, type[Dense | LayerNorm | Normalize]] = {
 }
 
 
+def match_stages(model_dir: Path, specs: Sequence[StageSpec], context: BuildContext) -> int:
+    """Number of the tensors in the stages' files, each of which has its place. Raises CheckpointError.
+
+    Reads headers only.
+    """
+    found = 0
+    for spec, stage in zip(specs, _build(specs, context), strict=True):
+        if spec.folder:
+            with Checkpoint(model_dir / spec.folder) as checkpoint:
+                found += len(match(stage, checkpoint, SAME_NAMES))
+    return found
+
+
+def _build(specs: Sequence[StageSpec], context: BuildContext) -> nn.Sequential:
+    context = replace(context, dtype=torch.float32)
+    return nn.Sequential(*(BUILDERS[spec.kind](spec, context) for spec in specs))
+
+
 def load_stages(
     model_dir: Path,
     specs: Sequence[StageSpec],
@@ -92,8 +110,7 @@ def load_stages(
     seed: int,
 ) -> nn.Sequential:
     """The stages with their weights, each from its own folder. Raises CheckpointError for files that do not fit."""
-    context = replace(context, dtype=torch.float32)
-    stages = nn.Sequential(*(BUILDERS[spec.kind](spec, context) for spec in specs))
+    stages = _build(specs, context)
     for spec, stage in zip(specs, stages, strict=True):
         if load_format == "dummy":
             fill_dummy(stage, seed, context.device)

@@ -10,6 +10,7 @@ from sentence import saved
 from quire.frontend.request.sentence_settings import sentence_settings
 from quire.frontend.request.vectors.activation import activated
 from quire.worker.config import WorkerConfig
+from quire.worker.inspect import inspect
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.registry import read_spec
@@ -111,14 +112,17 @@ def test_two_ranks_give_the_vectors_of_one(folder, group, scribe, settings):
     assert ranks.stop() == [0, 0]
 
 
-def test_the_weights_of_stages_are_counted_and_may_be_dummies(folder, started, monkeypatch):
+def test_the_weights_of_stages_are_counted_and_may_be_dummies(folder, started, settings):
     made = folder(EVERYTHING)
     stored = sum(array.size for path in made.glob("[2-9]_*/*.safetensors") for array in load_file(path).values())
     assert sum(stage.num_elements for stage in read_spec(made).stages) == stored > 0
+    assert inspect(WorkerConfig(**{**settings, "model": str(made)}))[1] == []
     for path in made.glob("*/*.safetensors"):
         path.unlink()
     with pytest.raises(CheckpointError, match=r"2_LayerNorm: no \*\.safetensors"):
         started(made)
+    _, (refusal,) = inspect(WorkerConfig(**{**settings, "model": str(made)}))
+    assert "2_LayerNorm: no *.safetensors" in refusal
     assert np.isfinite(vectors(started(made, load_format="dummy"), saved.answers(EVERYTHING)["ids"])).all()
 
 
