@@ -134,7 +134,7 @@ class RequestPipeline:
         """The inputs' vectors. `names`: the inputs' fields for errors. Raises `ParameterError` or `RequestError`."""
         with self._preparing():
             model = await self._models.find(request.model)
-            return await embed(self._gatherer, model, request, call, names)
+            return await embed(self._gatherer, self._prompt_tokenizer, model, request, call, names)
 
     async def score(
         self, request: ScoreRequest, call: Call, query: str = "query", documents: str = "documents"

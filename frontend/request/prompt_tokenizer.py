@@ -133,11 +133,11 @@ class PromptTokenizer:
         facts = model.facts
         return Tokens(ids, texts, facts.max_model_len if facts is not None else 0)
 
-    async def pair(self, model: ServedModel, chat: Chat, context: int | None) -> Sequence[int]:
-        """The tokens of a query and a document, checked messages that the template shows, with those that the
-        tokenizer puts around every text. `context`: see `AsyncTokenizer.ids`. Raises `ParameterError` or
-        `RequestError`."""
-        return await self._encode(model, await self._render(model, chat), context, special=True)
+    async def rendered_ids(self, model: ServedModel, chat: Chat, context: int | None, special: bool) -> Sequence[int]:
+        """The tokens of a query and a document, or of a text, which are checked messages. `context`: see
+        `AsyncTokenizer.ids`; `special`: with those that the tokenizer puts around every text. Raises `ParameterError`
+        or `RequestError`."""
+        return await self._encode(model, await self._render(model, chat), context, special)
 
     async def fits(self, model: ServedModel, chat: Chat) -> bool:
         """True where a chat leaves room for an answer. Raises `ParameterError` or `RequestError` for what is wrong."""

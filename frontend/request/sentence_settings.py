@@ -37,6 +37,8 @@ class SentenceSettings(msgspec.Struct, frozen=True):
     """Leading components that are kept of a vector, whose length is not made 1 again."""
     similarity: Similarity = "cosine"
     """The score of two vectors; of distances the negative."""
+    chats: bool = False
+    """Texts are a user's messages to the model's chat template, and prompts those of the system."""
 
     def prompt(self, task: Task, name: str | None = None) -> str:
         """The prompt of this name, or the default one; empty for none. Raises `ParameterError`."""
@@ -84,7 +86,13 @@ def sentence_settings(model_dir: Path) -> SentenceSettings:
         raise ValueError(f"{path}: default_prompt_name: {default[:SHOWN]!r} is none of prompts: {', '.join(prompts)}")
     if dimensions is not None and dimensions < 1:
         raise ValueError(f"{path}: truncate_dim: must be at least 1, got {dimensions}")
-    return SentenceSettings(last == "Normalize", task, prompts, default, dimensions, similarity)
+    return SentenceSettings(last == "Normalize", task, prompts, default, dimensions, similarity, _chats(model_dir))
+
+
+def _chats(model_dir: Path) -> bool:
+    path = next(iter(sorted(model_dir.glob("sentence_*_config.json"))), None)
+    ways = _read(path, dict[str, Any]).get("modality_config") if path is not None else None
+    return isinstance(ways, dict) and "message" in ways
 
 
 def _read(path: Path, kind: Any) -> Any:

@@ -38,6 +38,8 @@ UNSEEN = (
     "--tool-call-parser hermes; or set tool_choice to required or to a function, which a grammar forces"
 )
 
+NO_CHATS = "modality_config makes a chat of every text, and there is no template for it; set --chat-template FILE"
+
 log = logging.getLogger("quire.frontend")
 
 
@@ -70,6 +72,8 @@ class ServedModel:
         self.formats = AnswerFormats.choose(*self._settings)
         """The formats that are named; those that the chat template shows come with `start`."""
         self.sentence = sentence_settings(Path(config.model))
+        if self.sentence.chats and self.sentence.task == "embed" and self.template is None:
+            raise ValueError(f"{config.model}: {NO_CHATS}")
         self.async_tokenizer = AsyncTokenizer(config, self.tokenizer, threads)
         self.grammars = GrammarChecker(config)
         self.images = PromptImages.of_model(config, metrics)

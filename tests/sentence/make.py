@@ -43,6 +43,7 @@ SHAPE = {
 }
 TEXTS = ["the cat sat on a mat", "dog"]
 LONG = ["The dog RAN home on a mat. the page sat on the block of the cache!", "A cat"]
+TEMPLATE = "{% for m in messages %}{{ m.role }} <s>{{ m.content }}</s>\n{% endfor %}the"
 PAIRS = [["the cat", "sat on a mat"], ["dog", "The page ran home on the mat, the dog sat on a block of the cache"]]
 POOLINGS = [
     *Pooling.POOLING_MODES,
@@ -197,6 +198,10 @@ def settings(saved, root, bases):
     folder = made("do_lower_case", "llama", "lasttoken")
     _edit(folder / "sentence_bert_config.json", do_lower_case=True)
     saved.vectors("do_lower_case", folder, LONG)
+    saved.vectors("chats", made("chats", "chats", "lasttoken"), LONG)
+    folder = made("max_seq_length of chats", "chats", "mean", prompts=prompts, default_prompt_name="other")
+    _edit(folder / "tokenizer_config.json", model_max_length=35)
+    saved.vectors("max_seq_length of chats", folder, LONG)
     folder = made("arguments of the tokenizer")
     _edit(folder / "sentence_bert_config.json", max_seq_length=20, processor_kwargs={"model_max_length": 8})
     saved.vectors("arguments of the tokenizer", folder, LONG)
@@ -237,6 +242,8 @@ def main():
             "llama": _base(root / "llama", transformers.LlamaConfig, "LlamaModel"),
         }
         embedding_models(saved, root, bases)
+        bases["chats"] = _base(root / "chats", transformers.LlamaConfig, "LlamaModel")
+        _edit(root / "chats" / "tokenizer_config.json", chat_template=TEMPLATE)
         settings(saved, root, bases)
         labelled = _base(root / "labelled", transformers.BertConfig, "BertForSequenceClassification", num_labels=1)
         cross_encoders(saved, root, labelled)

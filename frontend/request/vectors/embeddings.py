@@ -4,15 +4,22 @@ from array import array
 from collections.abc import Sequence
 
 from quire.frontend.call import Call
+from quire.frontend.request.prompt_tokenizer import PromptTokenizer
 from quire.frontend.request.sentence_settings import normalized
 from quire.frontend.request.served_model import ServedModel
+from quire.frontend.request.vectors.text_prompts import TextPrompts
 from quire.frontend.request.vectors.vector_call import Gatherer, check_inputs, prompts
 from quire.proto.api import Embeddings, EmbedRequest
 from quire.proto.messages.params import ParameterError
 
 
 async def embed(
-    gatherer: Gatherer, model: ServedModel, request: EmbedRequest, call: Call, names: Sequence[str] = ()
+    gatherer: Gatherer,
+    tokenizer: PromptTokenizer,
+    model: ServedModel,
+    request: EmbedRequest,
+    call: Call,
+    names: Sequence[str] = (),
 ) -> Embeddings:
     """The inputs' vectors. `names`: the inputs' fields for errors. Raises `ParameterError` or `RequestError`."""
     names = check_inputs(request.inputs, request.add_special_tokens, names)
@@ -24,8 +31,8 @@ async def embed(
     settings = model.sentence
     if request.prompt_name is not None and not all(isinstance(one, str) for one in request.inputs):
         raise ParameterError("prompt_name", "is put in front of texts only; leave it unset")
-    in_front = settings.prompt("embed", request.prompt_name)
-    found = await gatherer.gather(shared, prompts(shared, request.inputs, request.add_special_tokens, in_front))
+    texts = TextPrompts(tokenizer, shared, settings.prompt("embed", request.prompt_name))
+    found = await gatherer.gather(shared, prompts(shared, request.inputs, request.add_special_tokens, texts.ids))
     if size is None and request.normalize is None:
         vectors = [settings.finished(one.vector) for one in found]
     else:

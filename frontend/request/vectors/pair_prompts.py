@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from quire.frontend.chat.checks import MAX_KWARG_CHARS
 from quire.frontend.request.prompt_tokenizer import PromptTokenizer
+from quire.frontend.request.vectors.text_prompts import cut_text, render
 from quire.frontend.request.vectors.vector_call import INPUT, VectorCall
-from quire.frontend.text.encode_jobs import EncodeText
 from quire.frontend.text.pair_template import Pair, longest_first
 from quire.proto.api import Chat, ChatMessage, ScoreRequest
 from quire.proto.messages.params import ParameterError
@@ -68,12 +68,12 @@ def _by_tokenizer(shared: VectorCall, request: ScoreRequest, queries: Sequence[s
 
 def _as_one_text(shared: VectorCall, request: ScoreRequest, queries: Sequence[str]) -> PairPrompt:
     async def cut(number: int) -> str:
-        return await _cut(shared, queries[number], request.max_tokens_per_query, parse_special=True)
+        return await cut_text(shared, queries[number], request.max_tokens_per_query, parse_special=True)
 
     query = _of_query(queries, cut)
 
     async def prompt(index: int) -> Pair:
-        document = await _cut(shared, request.documents[index], request.max_tokens_per_doc, parse_special=True)
+        document = await cut_text(shared, request.documents[index], request.max_tokens_per_doc, parse_special=True)
         return Pair(await shared.encode(await query(index) + document, parse_special=True))
 
     return prompt
@@ -105,12 +105,12 @@ class TemplatePrompts:
         self._tokenizer = tokenizer
         self._shared = shared
         self._request = request
-        self._query = _of_query(queries, lambda number: _cut(shared, queries[number], request.max_tokens_per_query))
+        self._query = _of_query(queries, lambda number: cut_text(shared, queries[number], request.max_tokens_per_query))
 
     async def __call__(self, index: int) -> Pair:
         shared, request = self._shared, self._request
         query = await self._query(index)
-        document = await _cut(shared, request.documents[index], request.max_tokens_per_doc)
+        document = await cut_text(shared, request.documents[index], request.max_tokens_per_doc)
         ids = await self._rendered(query, document)
         if shared.keep is None or len(ids) <= shared.keep:
             return Pair(ids)
@@ -126,7 +126,7 @@ class TemplatePrompts:
         room = keep - num_around
         for _ in range(MOST_CUTS):
             most = longest_first(first, second, room)
-            texts = [await _cut(shared, text, size) for text, size in zip((query, document), most, strict=True)]
+            texts = [await cut_text(shared, text, size) for text, size in zip((query, document), most, strict=True)]
             ids = await self._rendered(*texts)
             if len(ids) <= keep:
                 return ids
@@ -141,23 +141,4 @@ class TemplatePrompts:
             messages.insert(0, ChatMessage("system", instruction))
             kwargs = json.dumps({"instruction": instruction})
         chat = Chat(messages, add_generation_prompt=False, template_kwargs=kwargs)
-        context = self._shared.facts.max_model_len if self._shared.keep is None else None
-        try:
-            return await self._tokenizer.pair(self._shared.model, chat, context)
-        except ParameterError as error:  # the fields of a chat are none of a score
-            text = str(error).removeprefix(f"{error.field}: ")
-            raise ParameterError(INPUT, text, error.reason) from error
-
-
-async def _cut(shared: VectorCall, text: str, most: int | None, parse_special: bool = False) -> str:
-    """The text of at most so many tokens, and of no more than the call keeps: what is rendered with each document costs
-    as much again."""
-    most = min((one for one in (most, shared.keep) if one is not None), default=None)
-    if most is None or not text:
-        return text
-    job = EncodeText(False, parse_special, most + 1, shared.keep_last)
-    ids = await shared.model.async_tokenizer.ids(job, text, INPUT)
-    if len(ids) <= most:
-        return text
-    kept = ids[len(ids) - most :] if shared.keep_last else ids[:most]
-    return await shared.model.async_tokenizer.text(kept, False, INPUT) if most else ""
+        return await render(self._tokenizer, self._shared, chat, special=True)

@@ -11,6 +11,7 @@ from quire.frontend.request.sentence_settings import Similarity
 from quire.frontend.request.served_model import ServedModel
 from quire.frontend.request.vectors.activation import Numbers, activated
 from quire.frontend.request.vectors.pair_prompts import PairPrompt, pair_prompts
+from quire.frontend.request.vectors.text_prompts import TextPrompts
 from quire.frontend.request.vectors.vector_call import MAX_INPUTS, Gatherer, VectorCall, check_count
 from quire.frontend.text.pair_template import Pair
 from quire.proto.api import ScoreRequest, Scores
@@ -46,22 +47,28 @@ async def score(
     names = [f"{documents}[{index}]" for index in range(count)]
     shared = gatherer.begin(model, request, call, [*numbered, *names], TASKS)
     if shared.facts.task == "embed":
-        return await _of_vectors(gatherer, shared, request, queries)
+        return await _of_vectors(gatherer, tokenizer, shared, request, queries)
     return await _of_pairs(gatherer, shared, pair_prompts(tokenizer, shared, request, queries), request)
 
 
-async def _of_vectors(gatherer: Gatherer, shared: VectorCall, request: ScoreRequest, queries: Sequence[str]) -> Scores:
+async def _of_vectors(
+    gatherer: Gatherer,
+    tokenizer: PromptTokenizer,
+    shared: VectorCall,
+    request: ScoreRequest,
+    queries: Sequence[str],
+) -> Scores:
     if request.instruction is not None:
         message = "is for models that read both texts together, and this one embeds each; write it into the query"
         raise ParameterError("instruction", message, "UNSUPPORTED")
     num_queries = len(queries)
     settings = shared.model.sentence
-    in_front = settings.prompt("embed")
+    prompts = TextPrompts(tokenizer, shared, settings.prompt("embed"))
     texts = (*queries, *request.documents)
 
     async def prompt(index: int) -> Pair:
         limit = request.max_tokens_per_query if index < num_queries else request.max_tokens_per_doc
-        return Pair(await shared.encode(in_front + texts[index], most=limit))
+        return Pair(await prompts.ids(texts[index], most=limit))
 
     found = await gatherer.gather(shared, prompt)
     vectors = np.stack([settings.finished(one.vector) for one in found]).astype(np.float64)

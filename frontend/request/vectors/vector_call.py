@@ -258,13 +258,18 @@ def check_inputs(
 
 
 def prompts(
-    shared: VectorCall, inputs: Sequence[str | Sequence[int]], add_special_tokens: bool | None, in_front: str = ""
+    shared: VectorCall,
+    inputs: Sequence[str | Sequence[int]],
+    add_special_tokens: bool | None,
+    of_text: Callable[[str, bool], Awaitable[Sequence[int]]] | None = None,
 ) -> Callable[[int], Awaitable[Pair]]:
-    """The function that makes the prompt of an input, by its number. `in_front`: of each that is a text."""
+    """The function that makes the prompt of an input, by its number. `of_text`: the ids of one that is a text, with
+    special tokens or without; None: its own."""
 
     async def prompt(index: int) -> Pair:
-        source = inputs[index]
-        whole = in_front + source if isinstance(source, str) else source
-        return Pair(await shared.encode(whole, add_special_tokens is not False))
+        source, special = inputs[index], add_special_tokens is not False
+        if of_text is not None and isinstance(source, str):
+            return Pair(await of_text(source, special))
+        return Pair(await shared.encode(source, special))
 
     return prompt

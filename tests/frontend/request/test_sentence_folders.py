@@ -64,15 +64,12 @@ def test_the_ids_of_texts_are_those_of_sentence_transformers(name, asked):
         for text, ids in zip(wanted["texts"], wanted["ids"], strict=True):
             await s.client.embed(EmbedRequest(inputs=[text], truncate_prompt_tokens=-1))
             assert sent(s) == [ids]
-        if sentence_settings_of(s).prompt("embed") == "":
+        settings = s.server.pipeline._models.default.sentence
+        if settings.prompt("embed") == "" and not settings.chats:
             shown = (await s.client.tokenize(wanted["texts"][1])).token_ids
             assert list(shown) == wanted["ids"][1]
 
     asked(name, ask)
-
-
-def sentence_settings_of(s):
-    return s.server.pipeline._models.default.sentence
 
 
 def test_the_similarity_of_two_vectors_is_the_one_that_the_folder_names(tmp_path):
@@ -122,6 +119,14 @@ def test_a_prompt_may_be_named_and_stands_before_texts_alone(asked):
         assert refused.value.field == "prompt_name"
 
     asked("prompts", ask)
+
+
+def test_texts_that_are_chats_need_a_template(asked):
+    async def ask(s):
+        raise AssertionError("it started")
+
+    with pytest.raises(ValueError, match="there is no template for it; set --chat-template FILE"):
+        asked("chats", ask, edit=lambda folder: (folder / "chat_template.jinja").unlink())
 
 
 def test_the_default_prompt_stands_before_both_texts_of_a_cosine(asked):

@@ -21,6 +21,7 @@ CUT = {
     "max_seq_length": 9,
     "max_seq_length from the end": 9,
     "max_seq_length of a prompt": 9,
+    "max_seq_length of chats": 35,
     "older max_seq_length": 7,
     "arguments of the tokenizer": 8,
     "arguments of a text": 6,
@@ -151,8 +152,8 @@ STAGE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformer
         ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length: must be a number of tokens"),
         (
             "sentence_bert_config.json",
-            {"modality_config": {"message": {"method": "forward"}}},
-            "modality_config: makes a chat of every text",
+            {"config_args": {"trust_remote_code": True, "num_hidden_layers": 3}},
+            "config_args: changes 'num_hidden_layers' of config.json",
         ),
     ],
 )

@@ -124,17 +124,13 @@ def _modes(config: Config) -> Pooling:
 
 
 def _check_transformer(settings: Config) -> None:
-    """Raises ModelError where texts go through the model's chat template, and for changes of its config.json."""
+    """Raises ModelError for changes of config.json."""
     for field in ("config_kwargs", "config_args"):
         stated = settings.get(field)
         changed = [name for name in stated if name != "trust_remote_code"] if isinstance(stated, dict) else []
         if changed:
             message = f"changes {', '.join(map(shown, changed[:4]))} of config.json, which is read as it is"
             raise ModelError(field, f"{message}; write that into config.json, and leave it out here")
-    ways = settings.get("modality_config")
-    if isinstance(ways, dict) and "message" in ways:
-        message = "makes a chat of every text, which is not supported; remove message from it"
-        raise ModelError("modality_config", f"{message}, and send texts as messages to /v1/embeddings")
 
 
 def _of_logits(model_dir: Path, folder: str) -> ModelError:
