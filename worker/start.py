@@ -43,8 +43,7 @@ from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.needs import refuse_calculation
 from quire.worker.specs.quantized import read_plan, refuse_experts
 from quire.worker.specs.registry import AnySpec, configured_spec
-from quire.worker.specs.sentence.pooling import BY_ALL, vector_width
-from quire.worker.specs.spec import Spec
+from quire.worker.specs.spec import Spec, embedding_size, shares_prefixes, task_of
 from quire.worker.step.runner import InFlight, Model, Runner
 from quire.worker.warm_up import run_worst, warm_up, warm_up_embeddings, worst_lengths
 from quire.worker.weights.parts import kv_head_share
@@ -180,7 +179,6 @@ def _stored_scales(
 
 def _stated(spec: Spec, layout: KVLayout) -> dict[str, Any]:
     """The facts that config.json and the configuration state."""
-    pooling = spec.pooling or ()
     return {
         "block_sizes": layout.block_sizes,
         "windows": layout.windows,
@@ -188,11 +186,11 @@ def _stated(spec: Spec, layout: KVLayout) -> dict[str, Any]:
         "vocab_size": spec.vocab_size,
         "eos_token_ids": spec.eos_token_ids,
         "architecture": spec.architecture,
-        "task": "generate" if spec.pooling is None else "embed" if spec.head is None else spec.head.task,
-        "embedding_size": 0 if spec.head is not None else vector_width(pooling, spec.stages, spec.hidden_size),
-        "head": None if spec.head is None else spec.head.facts,
+        "task": task_of(spec),
+        "embedding_size": embedding_size(spec),
+        "head": spec.scored if spec.head is None else spec.head.facts,
         "whole_prompts": spec.whole_prompts,
-        "shares_prefixes": not (spec.whole_prompts or BY_ALL & {*pooling} or (spec.head and spec.head.by_token)),
+        "shares_prefixes": shares_prefixes(spec),
     }
 
 

@@ -214,12 +214,19 @@ def settings(saved, root, bases):
     saved.vectors("add_eos_token", folder, LONG, processor_kwargs={"add_bos_token": True, "add_eos_token": True})
 
 
-def cross_encoders(saved, root, base):
+def cross_encoders(saved, root, base, bases):
     def made(name, **fields):
         folder = root / name.replace(" ", "_")
         CrossEncoder(base, device="cpu", **fields).save(str(folder), create_model_card=False)
         return folder
 
+    for kind, path in bases.items():
+        torch.manual_seed(5)
+        last = Dense(9, 1, activation_function=None, module_output_name="scores")
+        stages = [Pooling(HIDDEN, "lasttoken" if kind == "llama" else "mean"), Dense(HIDDEN, 9), Dropout(0.2), last]
+        model = CrossEncoder(modules=[Transformer(path), *stages], device="cpu", max_length=14)
+        model.save(str(root / f"staged_{kind}"), create_model_card=False)
+        saved.scores(f"scores: stages of {kind}", root / f"staged_{kind}", PAIRS)
     torch.manual_seed(3)
     saved.scores("scores", made("scores"), PAIRS)
     saved.scores("scores: Identity", made("scores: Identity", activation_fn=torch.nn.Identity()), PAIRS)
@@ -246,7 +253,8 @@ def main():
         _edit(root / "chats" / "tokenizer_config.json", chat_template=TEMPLATE)
         settings(saved, root, bases)
         labelled = _base(root / "labelled", transformers.BertConfig, "BertForSequenceClassification", num_labels=1)
-        cross_encoders(saved, root, labelled)
+        del bases["chats"]
+        cross_encoders(saved, root, labelled, bases)
     content = {"blobs": saved.blobs, "folders": saved.folders}
     (HERE / "saved.json").write_text(json.dumps(content, separators=(",", ":")).replace('"files"', '\n"files"') + "\n")
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from quire.proto.messages.heads import HeadFacts
 from quire.worker.fields import DtypeName, Gate
 from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.sentence.pooling import Pooling
@@ -33,6 +34,7 @@ class EncoderSpec:
     """Dtype of the checkpoint, as its config says."""
     pooling: Pooling
     stages: tuple[StageSpec, ...] = ()
+    scored: HeadFacts | None = None
     head: HeadSpec | None = None
 
     @property

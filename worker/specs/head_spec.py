@@ -204,7 +204,7 @@ def _activation(config: Config, task: HeadTask, labels: tuple[str, ...]) -> Acti
     if task == "reward":
         return "none"
     if task == "score":
-        return _of_cross_encoder(config)
+        return cross_encoder_activation(config)
     problem = config.get("problem_type")
     if problem is not None and problem not in (*_BY_PROBLEM,):  # whatever its type
         raise ModelError("problem_type", f"{shown(problem)} is not supported; supported: {', '.join(_BY_PROBLEM)}")
@@ -213,7 +213,8 @@ def _activation(config: Config, task: HeadTask, labels: tuple[str, ...]) -> Acti
     return "softmax" if len(labels) > 1 else "sigmoid"
 
 
-def _of_cross_encoder(config: Config) -> Activation:
+def cross_encoder_activation(config: Config) -> Activation:
+    """The activation of a score, by the names that sentence-transformers has for it. Raises ModelError."""
     section: Any = config.get("sentence_transformers")
     stated = section.get("activation_fn") if isinstance(section, dict) else None
     stated = config.get("sbert_ce_default_activation_function") if stated is None else stated

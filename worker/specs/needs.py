@@ -147,7 +147,8 @@ class Fit:
             labels = f"{len(head.labels)} label{'s' if len(head.labels) > 1 else ''}"
             return f"{head.task}, {labels}{' for each token' if head.by_token else ''}"
         kinds = ", ".join(stage.kind for stage in self.spec.stages)
-        return f"embed, {' + '.join(self.spec.pooling)} pooling{', ' if kinds else ''}{kinds}"
+        makes = "embed" if self.spec.scored is None else "score"
+        return f"{makes}, {' + '.join(self.spec.pooling)} pooling{', ' if kinds else ''}{kinds}"
 
 
 def resolved_dtype(wanted: Dtype, checkpoint: DtypeName, place: Place) -> DtypeName:

@@ -4,17 +4,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from quire.proto.messages.heads import HeadFacts
 from quire.worker.config import AskedTask, ModelImpl, TowerMode, WorkerConfig
 from quire.worker.fields import MAX_EXPERTS_TOGETHER, Config, architecture_of, flag, read_generation, shown
 from quire.worker.specs.architectures import ARCHITECTURES, GENERATORS, REFUSED
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import gemma4, llama
-from quire.worker.specs.head_spec import HEAD_TASKS, TOKENS, HeadSpec, read_head, read_padding, read_token_head
+from quire.worker.specs.head_spec import (
+    HEAD_TASKS,
+    TOKENS,
+    HeadSpec,
+    cross_encoder_activation,
+    read_head,
+    read_padding,
+    read_token_head,
+)
 from quire.worker.specs.library.apart import describe_apart
 from quire.worker.specs.library.choice import Describe, described, head_shape, stated_config, uses_library
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.sentence.files import MODULES, longest_text, with_cross_encoder
-from quire.worker.specs.sentence.pooling import Mode, check_cross_encoder, read_vector
+from quire.worker.specs.sentence.pooling import Mode, check_cross_encoder, is_cross_encoder, read_vector
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stores
 from quire.worker.weights.layout import RowsOf
@@ -24,6 +33,8 @@ from quire.worker.weights.parts import ModelError
 AnySpec = ModelSpec | EncoderSpec | LibrarySpec
 LM_HEAD: Final = r"(language_model\.)?lm_head"
 """Pattern of a checkpoint's name for the output head."""
+SCORE: Final = ("LABEL_0",)
+"""The label of a score that no head of labels names."""
 
 
 def read_spec(
@@ -64,17 +75,22 @@ def read_spec(
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
     if can_generate and (task == "generate" or (task == "auto" and not (model_dir / MODULES).exists())):
         return spec
+    scores = task in ("auto", "pooling", "score") and is_cross_encoder(model_dir)
     shape = head_shape(spec) if isinstance(spec, LibrarySpec) else ARCHITECTURES[spec.architecture].classifier
-    if task in HEAD_TASKS or (task in ("auto", "pooling") and shape is not None):
-        check_cross_encoder(model_dir)
+    if not scores and (task in HEAD_TASKS or (task in ("auto", "pooling") and shape is not None)):
         labelled = _with_head(spec, config, read_head(config, spec.architecture, shape, task))
+        check_cross_encoder(model_dir)
         return _cut(labelled, model_dir, tokens, max_model_len)
     default: Mode = "cls" if spec.whole_prompts else "last"
     vector = read_vector(model_dir, spec.hidden_size, default)
     if "cls" in vector.pooling and not spec.whole_prompts:
         message = "the first token of a decoder has seen nothing else; supported: all modes but cls"
         raise ModelError("pooling_mode", message)
-    return _cut(replace(spec, pooling=vector.pooling, stages=vector.stages), model_dir, tokens, max_model_len)
+    if vector.scores and not scores:
+        raise ModelError("task", "its stages score pairs of texts, and make no vectors; use score, or auto")
+    scored = HeadFacts(SCORE, cross_encoder_activation(config)) if scores else None
+    spec = replace(spec, pooling=vector.pooling, stages=vector.stages, scored=scored)
+    return _cut(spec, model_dir, tokens, max_model_len)
 
 
 def _cut(spec: AnySpec, model_dir: Path, tokenizer: Path, asked: int) -> AnySpec:

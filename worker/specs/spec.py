@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from quire.kernels.attention.window import Chunk, Window, window_size
+from quire.proto.messages.heads import HeadFacts
+from quire.proto.messages.message import Task
 from quire.worker.fields import DtypeName
 from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.kinds.feed_forward import ExpertsSpec as ExpertsSpec
@@ -14,7 +16,7 @@ from quire.worker.specs.kinds.feed_forward import NormPlaces as NormPlaces
 from quire.worker.specs.kinds.feed_forward import NormSpec as NormSpec
 from quire.worker.specs.kinds.rope import RopeSpec
 from quire.worker.specs.kinds.streams import StreamsSpec as StreamsSpec
-from quire.worker.specs.sentence.pooling import Pooling
+from quire.worker.specs.sentence.pooling import BY_ALL, Pooling, vector_width
 from quire.worker.specs.sentence.stages import StageSpec
 from quire.worker.specs.vision_spec import VisionSpec
 from quire.worker.weights.parts import ModelError, kv_head_share
@@ -64,7 +66,12 @@ class Spec(Protocol):
 
     @property
     def stages(self) -> tuple[StageSpec, ...]:
-        """The stages behind that vector before it is an embedding."""
+        """The stages behind that vector before it is an embedding, or a score."""
+        ...
+
+    @property
+    def scored(self) -> HeadFacts | None:
+        """Facts of the score that the stages make; None: they make none."""
         ...
 
     @property
@@ -88,6 +95,26 @@ class Spec(Protocol):
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
         """Cached part of each layer that keeps one, on each of so many ranks; empty: none does. Raises ModelError."""
         ...
+
+
+def task_of(spec: Spec) -> Task:
+    """The work of the model."""
+    if spec.pooling is None:
+        return "generate"
+    if spec.head is not None:
+        return spec.head.task
+    return "embed" if spec.scored is None else "score"
+
+
+def embedding_size(spec: Spec) -> int:
+    """Numbers of an embedding; 0 for a model that makes none."""
+    return vector_width(spec.pooling or (), spec.stages, spec.hidden_size) if task_of(spec) == "embed" else 0
+
+
+def shares_prefixes(spec: Spec) -> bool:
+    """True where equal beginnings of prompts may be computed once: no answer needs every token's hidden state."""
+    by_token = spec.head is not None and spec.head.by_token
+    return not (spec.whole_prompts or by_token or BY_ALL & {*(spec.pooling or ())})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +215,7 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...]
     pooling: Pooling | None = None
     stages: tuple[StageSpec, ...] = ()
+    scored: HeadFacts | None = None
     head: HeadSpec | None = None
     vision: VisionSpec | None = None
     """The tower that makes rows of images; None: it reads text alone."""

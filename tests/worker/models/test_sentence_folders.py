@@ -80,11 +80,11 @@ def test_a_decoders_prompt_may_come_in_chunks(name, folder, started):
 @pytest.mark.parametrize("name", saved.names("scores"))
 def test_the_scores_are_those_of_its_cross_encoders(name, folder, started):
     made, wanted = folder(name), saved.answers(name)
-    driver, second = started(made), 3
+    driver, end = started(made), 3
     assert (driver.facts.task, driver.facts.max_model_len) == ("score", CUT.get(name, 48))
     for slot, ids in enumerate(wanted["ids"]):
-        # tokens of the second text are of type 1: those behind the first [SEP]
-        driver.scribe.admit(slot, ids, second_text=ids.index(second) + 1)
+        # BERT's tokens of the second text are of type 1: those behind the first [SEP]
+        driver.scribe.admit(slot, ids, second_text=ids.index(end) + 1 if end in ids else 0)
     result = driver.run([(slot, len(ids)) for slot, ids in enumerate(wanted["ids"])])
     raw = np.array([np.frombuffer(one, np.float32)[0] for one in result.embeddings])
     np.testing.assert_allclose(raw, wanted["raw"], atol=1e-5)
@@ -146,7 +146,7 @@ STAGE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformer
         ),
         ("2_Dense/config.json", {"in_features": 17}, "in_features: 2_Dense takes vectors of 17 numbers, .* have 16"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name: 2_Dense has 'token_emb"),
-        ("2_Dense/config.json", {"module_output_name": "scores"}, "module_output_name: .* a cross-encoder"),
+        ("2_Dense/config.json", {"module_output_name": "scores"}, "module_output_name: 2_Dense has 'scores'"),
         ("2_Dense/config.json", {"out_features": 1 << 40}, "out_features: must be at most"),
         ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode: median is not supported"),
         ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length: must be a number of tokens"),
@@ -194,6 +194,20 @@ def test_prompts_that_are_left_out_of_the_pooling_are_refused(folder):
         read_spec(made)
     (made / "config_sentence_transformers.json").unlink()
     assert read_spec(made).pooling == ("mean",)
+
+
+def test_stages_that_score_make_no_vectors_and_one_number(folder):
+    made = folder("scores: stages of bert")
+    assert read_spec(made, "score") == read_spec(made, "pooling") == read_spec(made)
+    for task, text in (("embed", "task: its stages score pairs"), ("classify", "has no head for classify")):
+        with pytest.raises(ModelError, match=text):
+            read_spec(made, task)
+    change(made / "4_Dense" / "config.json", module_output_name="sentence_embedding")
+    with pytest.raises(ModelError, match=r"module_output_name: 4_Dense has 'sentence_embedding', .* for scores alone"):
+        read_spec(made)
+    change(made / "4_Dense" / "config.json", module_output_name="scores", out_features=2)
+    with pytest.raises(ModelError, match="last stage must be a Dense of one number"):
+        read_spec(made)
 
 
 def test_a_cross_encoder_with_more_stages_or_another_activation_is_refused(folder):

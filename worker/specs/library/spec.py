@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from quire.proto.messages.heads import HeadFacts
 from quire.worker.fields import Config, DtypeName, Gate
 from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.sentence.pooling import Mode, Pooling
@@ -141,6 +142,7 @@ class LibrarySpec:
     num_blocks: int
     pooling: Pooling | None = None
     stages: tuple[StageSpec, ...] = ()
+    scored: HeadFacts | None = None
     head: HeadSpec | None = None
 
     @property

@@ -14,7 +14,7 @@ from quire.worker.specs.sentence.files import (
     stages_of,
     transformer_settings,
 )
-from quire.worker.specs.sentence.stages import KINDS, StageSpec, read_stage
+from quire.worker.specs.sentence.stages import KINDS, SCORES, VECTOR, StageSpec, read_stage
 from quire.worker.weights.parts import ModelError
 
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len", "weighted_mean", "last"]
@@ -51,6 +51,8 @@ class VectorSpec:
 
     pooling: Pooling
     stages: tuple[StageSpec, ...] = ()
+    scores: bool = False
+    """Its one number is a cross-encoder's score of both texts of a prompt."""
 
 
 def read_vector(model_dir: Path, hidden: int, default: Mode) -> VectorSpec:
@@ -74,18 +76,28 @@ def read_vector(model_dir: Path, hidden: int, default: Mode) -> VectorSpec:
     _check_transformer(transformer_settings(model_dir))
     pooling = _read_pooling(model_dir, stages[1][1])
     width = hidden * len(pooling)
+    scores = is_cross_encoder(model_dir)
     found: list[StageSpec] = []
-    for kind, folder in stages[2:]:
-        found.append(read_stage(model_dir, kind, folder, width))
+    for number, (kind, folder) in enumerate(stages[2:], 3):
+        output = SCORES if scores and number == len(stages) else VECTOR
+        found.append(read_stage(model_dir, kind, folder, width, output))
         width = found[-1].outputs
+    if scores and (kinds[-1] != "Dense" or width != 1):
+        raise ModelError(MODULES, "a cross-encoder's last stage must be a Dense of one number, its score")
     while found and found[-1].kind == "normalize":
         found.pop()
-    return VectorSpec(pooling, tuple(found))
+    return VectorSpec(pooling, tuple(found), scores)
 
 
 def vector_width(pooling: Pooling, stages: tuple[StageSpec, ...], hidden: int) -> int:
     """Numbers of a vector; 0 without a pooling."""
     return stages[-1].outputs if stages else hidden * len(pooling)
+
+
+def is_cross_encoder(model_dir: Path) -> bool:
+    """True where the stages behind a pooling score pairs."""
+    is_pooled = [kind for kind, _ in stages_of(model_dir)[1:2]] == ["Pooling"]
+    return is_pooled and bool(settings_of(model_dir, CROSS_ENCODER))
 
 
 def check_cross_encoder(model_dir: Path) -> None:

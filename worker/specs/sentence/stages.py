@@ -14,6 +14,8 @@ ACTIVATIONS: Final = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "Le
 """Names of torch's modules, each as it is made without arguments."""
 VECTOR: Final = "sentence_embedding"
 """The value that flows from one stage to the next; others are of each token, or of other kinds of model."""
+SCORES: Final = "scores"
+"""The value that the last stage of a cross-encoder makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +42,14 @@ class StageSpec:
         return self.outputs * (matrices * self.inputs + self.bias) if self.kind == "dense" else 0
 
 
-def read_stage(model_dir: Path, name: str, folder: str, width: int) -> StageSpec:
-    """The stage of this name for vectors of `width`. Raises ModelError."""
+def read_stage(model_dir: Path, name: str, folder: str, width: int, output: str = VECTOR) -> StageSpec:
+    """The stage of this name for vectors of `width`. `output`: the value that it makes. Raises ModelError."""
     path = model_dir / folder / "config.json"
     config = read_json(path) if path.exists() and folder else {}
-    for field in ("module_input_name", "module_output_name"):
-        if config.get(field) not in (None, VECTOR):
-            message = f"{folder} has {shown(config[field])}, and {name} is supported for {VECTOR} alone"
-            raise ModelError(field, f"{message}; a cross-encoder, or a model of vectors of tokens, is not served so")
+    for field, wanted in (("module_input_name", VECTOR), ("module_output_name", output)):
+        if (stated := config.get(field) or VECTOR) != wanted:
+            message = f"{folder} has {shown(stated)}, and {name} is supported here for {wanted} alone"
+            raise ModelError(field, f"{message}; vectors of tokens are not served")
     kind = KINDS[name]
     if kind == "normalize":
         return StageSpec(kind=kind, inputs=width, outputs=width)
