@@ -15,6 +15,8 @@ from quire.frontend.parsing.tools.parser import MAX_NAME, SPACE
 
 NAME_KEYS = ("name", "tool_name")
 ARGUMENT_KEYS = ("arguments", "parameters")
+NO_ARGUMENTS = ("null", '""')
+"""Values of which some models write one for a call without arguments."""
 INNER_KEY = "function"
 FIRST_KEYS = ("name", "type", INNER_KEY)
 """Keys that an object begins with that is a call, not an answer in JSON."""
@@ -167,7 +169,7 @@ class JsonCall:
             self._is_inner = True
             return self._begin(text, at)
         if self._key in ARGUMENT_KEYS and not self.opened:
-            if text[at] not in '{"':
+            if text[at] not in '{"n':
                 return self._bad(at)
             if self.name and text[at] == "{":
                 self._open()
@@ -196,7 +198,7 @@ class JsonCall:
             if not 1 <= len(self.name) <= MAX_NAME or (self._names is not None and self.name not in self._names):
                 return self._bad(after)
         elif self._key in ARGUMENT_KEYS:
-            arguments = raw if raw.startswith("{") else _decoded(raw)
+            arguments = "{}" if raw in NO_ARGUMENTS else raw if raw.startswith("{") else _decoded(raw)
             if not arguments.lstrip(SPACE).startswith("{"):
                 return self._bad(after)
             self._arguments[:] = [arguments]

@@ -12,6 +12,8 @@ from quire.frontend.parsing.tools.json_objects.json_call import ValueEnd
 from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR, StateParser
 
 MAX_HEAD = MAX_NAME + 64
+NULL = "null"
+"""Arguments that some models write for none."""
 _NAME = re.compile(rf"\s*({NAME_CHAR}+)\s*")
 
 
@@ -96,8 +98,8 @@ class MarkedCallParser(StateParser):
         at = self._skip_space(text, at)
         if at == len(text):
             return at
-        mark = mark_at(text, at, (self.call[1],))
-        if text[at] != "{" and mark != self.call[1]:
+        mark = mark_at(text, at, (self.call[1], NULL))
+        if text[at] != "{" and not mark:
             if mark is None:
                 self._fail()
             return at
@@ -108,7 +110,7 @@ class MarkedCallParser(StateParser):
         if mark:
             self._emit_arguments("{}")
             self._state = self._after_value
-        return at
+        return at + len(NULL) if mark == NULL else at
 
     def _arguments(self, text: str, at: int) -> int:
         after = self._value.feed(text, at)

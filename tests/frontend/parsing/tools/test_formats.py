@@ -34,6 +34,8 @@ CALLS = [
     ("deepseek_v3", "ok " + V3.format(v3("get_weather", A) + "\n" + v3("f", "{}")), "ok "),
     ("deepseek_v31", "ok " + V3.format(V31.format("get_weather", A) + V31.format("f", "{}")), "ok "),
     ("deepseek_v31", V31.format("get_weather", A) + "\n" + V31.format("f", ""), ""),
+    ("deepseek_v31", V31.format("get_weather", A) + V31.format("f", "null"), ""),
+    ("deepseek_v3", v3("get_weather", A) + v3("f", "null"), ""),
     (
         "deepseek_v32",
         "ok\n<｜DSML｜function_calls>\n"
@@ -100,6 +102,7 @@ CALLS = [
     ("phi4_mini_json", f"functools{LIST}", ""),
     ("phi4_mini_json", f"<|tool_call|>{LIST}<|/tool_call|>", ""),
     ("granite", f"<|tool_call|>{LIST}", ""),
+    ("granite", f"<|tool_call|>{LIST.replace('{}}]', 'null}]')}", ""),
     ("granite", f"<tool_call> {LIST}", ""),
     ("granite-20b-fc", "".join(f"<function_call> {one} " for one in objects(*TWO)), ""),
     ("jamba", f"ok <tool_calls>{LIST}</tool_calls>", "ok "),
