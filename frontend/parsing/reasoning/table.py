@@ -204,7 +204,13 @@ REASONING_FORMATS = (
         "ernie45", "<think>", "</think>", True, answer=("<response>", "</response>"), models="ERNIE 4.5 Thinking"
     ),
     ReasoningFormat(
-        "granite33", "<think>", "</think>", False, answer=("<response>", "</response>"), models="Granite 3.3"
+        "granite33",
+        "<think>",
+        "</think>",
+        False,
+        answer=("<response>", "</response>"),
+        switch="thinking",
+        models="Granite 3.3",
     ),
     ReasoningFormat(
         "hunyuan_a13b",

@@ -73,6 +73,12 @@ EXCERPTS = {
         "granite",
         "granite",
     ),
+    "Granite 3.3": (
+        "with <|tool_call|> followed by a JSON list. Write your thoughts between <think></think> and your response "
+        "between <response></response>",
+        "granite",
+        "granite33",
+    ),
     "Granite 4": (f"<tools></tools> XML tags\n<tool_call>\n{CALL_OBJECT}\n</tool_call>", "hermes", None),
     "Granite 20B FC": ("'<function_call> ' + call", "granite-20b-fc", None),
     "Phi-4 mini": ("'<|tool|>' + message['tools'] + '<|/tool|>' + '<|end|>'", "phi4_mini_json", None),

@@ -100,6 +100,14 @@ def test_granites_phrases_count_where_the_template_asks_for_them(short):
     assert whole(format_of("granite", "<|end_of_role|>"), written) == ("", written)
 
 
+@pytest.mark.parametrize("written", ["<response>\nyes\n</response>", "<response>yes", "yes"])
+def test_granites_tags_count_where_the_template_asks_for_them(written):
+    asked = format_of("granite33", "<|end_of_role|>", template_kwargs='{"thinking": true}')
+    assert whole(asked, f"<think>\nhm\n</think>\n{written}") == ("hm", "yes")
+    assert whole(asked, written) == ("", "yes")
+    assert whole(format_of("granite33", "<|end_of_role|>"), f"yes {written}") == ("", f"yes {written}")
+
+
 @pytest.mark.parametrize(
     ("reasoning", "tools", "mark"),
     [
