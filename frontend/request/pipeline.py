@@ -211,6 +211,10 @@ class RequestPipeline:
         """See `PromptTokenizer.detokenize`."""
         return await self._prompt_tokenizer.detokenize(await self._models.find(model), ids, skip_special_tokens)
 
+    async def special_ids(self, model: str | None) -> frozenset[int]:
+        """The model's special tokens, which texts of answers hide. Raises `RequestError`."""
+        return (await self._models.find(model)).tokenizer.special_ids
+
     async def token_bytes(self, token_id: int, model: str | None) -> bytes:
         """See `TextTokenizer.token_bytes`. Raises `RequestError`."""
         return (await self._models.find(model)).tokenizer.token_bytes(token_id)

@@ -1,7 +1,7 @@
 """The chunks of a streamed completion: all events of one read become one piece of bytes."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from quire.frontend.http.answer import CachedTokens, UsageBlock, json_list, total_usage, usage_block
 from quire.frontend.http.openai.completion_types import Choice, Completion, CompletionRequest
@@ -20,10 +20,13 @@ class ChunkWriter:
         request_id: str,
         num_prompts: int,
         stop_reason: Callable[[Finished], str | int | None],
+        hidden: Collection[int],
     ) -> None:
+        """`hidden`: see `LogprobWriter`."""
         self._payload = payload
         self._width = payload.n or 1
         self._stop_reason = stop_reason
+        self._hidden = hidden
         self._scores_only = bool(payload.echo) and payload.max_tokens == 0
         self._chunk = Completion(
             id=f"cmpl-{request_id}", object="text_completion", created=int(time.time()), model="", choices=[]
@@ -87,7 +90,7 @@ class ChunkWriter:
 
     def _writer(self, index: int) -> LogprobWriter:
         as_ids = bool(self._payload.return_tokens_as_token_ids)
-        return self._logprobs.setdefault(index, LogprobWriter(as_ids))
+        return self._logprobs.setdefault(index, LogprobWriter(as_ids, self._hidden))
 
     def _echoed(self, index: int, event: PromptLogprobs) -> Choice:
         """The next logprobs of an echoed prompt, whose text came before."""

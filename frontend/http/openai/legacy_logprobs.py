@@ -1,6 +1,7 @@
 """Logprobs in the shape of OpenAI's legacy completions, and vLLM's `prompt_logprobs`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import codecs
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from quire.frontend.http.answer import json_list
 from quire.frontend.http.openai.completion_types import LegacyLogprobs, PromptLogprob
@@ -9,10 +10,16 @@ from quire.proto.api import TokenLogprobs
 
 
 class LogprobWriter:
-    """The writer of one choice's logprobs. `text_offset` counts the characters of earlier tokens, over all chunks."""
+    """The writer of one choice's logprobs. `text_offset` counts the text's characters before a token, over all chunks.
 
-    def __init__(self, as_ids: bool) -> None:
+    A character of several tokens counts behind its last one.
+    """
+
+    def __init__(self, as_ids: bool, hidden: Collection[int] = ()) -> None:
+        """`hidden`: tokens that the text does not show."""
         self._as_ids = as_ids
+        self._hidden = hidden
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._offset = 0
 
     def write(self, entries: Sequence[TokenLogprobs], first: tuple[int, bytes] | None = None) -> LegacyLogprobs:
@@ -45,7 +52,8 @@ class LogprobWriter:
         result.token_logprobs.append(logprob)
         result.tokens.append(self._name(token, text))
         result.bytes.append(list(token_bytes))
-        self._offset += len(text)
+        if token not in self._hidden:
+            self._offset += len(self._decode(token_bytes))
 
     def _name(self, token: int, text: str) -> str:
         return f"token_id:{token}" if self._as_ids else text

@@ -69,3 +69,40 @@ def test_they_are_the_text_but_for_what_ends_it_and_what_is_hidden(web, tokenize
             assert b"".join(map(bytes, choice["logprobs"]["bytes"])) == case.shown
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_offsets_are_places_in_the_text(web, tokenizer, read_items, echo):
+    """Where a character is made of several tokens, and behind a token that the text does not show."""
+    written = "🦊 fox 한"
+    prompt = tokenizer.encode(written).ids
+    drawn = [*tokenizer.encode("é 🦊").ids, TURN, *tokenizer.encode("ox").ids]
+
+    def entries(tokens: list[int]) -> tuple[PositionLogprobs, ...]:
+        return tuple(PositionLogprobs(token, -0.5, 1, (token,), (-0.5,)) for token in tokens)
+
+    async def main():
+        async with web() as w:
+
+            def script(submit) -> None:
+                events = [(0, position, token) for position, token in enumerate(drawn)]
+                end = w.scheduler.finish(submit.number, len(drawn), "length")
+                scored = [OutputLogprobs(submit.number, 0, True, 1, entries(prompt[1:]))] if echo else []
+                scored.append(OutputLogprobs(submit.number, 0, False, 0, entries(drawn)))
+                w.scheduler.outputs(submit.number, events, [end], scored)
+
+            w.scheduler.script = script
+            asked = {"prompt": written, "echo": echo, "logprobs": 1, "max_tokens": len(drawn)}
+            (choice,) = (await w.complete(**asked)).json()["choices"]
+            assert choice["text"] == (written if echo else "") + "é 🦊ox"
+            offsets = choice["logprobs"]["text_offset"]
+            for token, place in zip(choice["logprobs"]["tokens"], offsets, strict=True):
+                if "\ufffd" not in token and token != "<|turn|>":
+                    assert choice["text"][place : place + len(token)] == token
+            assert sorted(offsets) == offsets
+            assert offsets[-1] < len(choice["text"])
+            items = read_items((await w.complete(**asked, stream=True)).text)[:-1]
+            told = [one["logprobs"]["text_offset"] for item in items for one in item["choices"] if one["logprobs"]]
+            assert [place for one in told for place in one] == offsets
+
+    asyncio.run(main())
