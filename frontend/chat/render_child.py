@@ -7,14 +7,16 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
+from jinja2.meta import find_undeclared_variables
 
+from quire.frontend.chat.call_forms import CallForms, is_content
 from quire.frontend.sandbox.child import serve
 
 MAX_RENDERED_BYTES = 12 << 20
@@ -54,56 +56,77 @@ def environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     return made
 
 
-def check_source(source: str) -> frozenset[str]:
-    """The variables that a template reads, found without running any of it. Raises `TemplateError`."""
+class CheckedSource(NamedTuple):
+    """A template's source, none of which has been run."""
+
+    tree: jinja2.nodes.Template
+    variables: frozenset[str]
+    """Names that it reads and does not set itself."""
+
+
+def check_source(source: str) -> CheckedSource:
+    """Raises `TemplateError`."""
     known = environment()
     try:
         tree = known.parse(source)
+        variables = frozenset(find_undeclared_variables(known.parse(source)))  # which folds constants in its tree
     except (jinja2.TemplateError, RecursionError) as error:
         raise TemplateError(f"chat template: {_first_line(error)}") from error
     for kind, names in ((jinja2.nodes.Filter, known.filters), (jinja2.nodes.Test, known.tests)):
         for node in tree.find_all(kind):
             if node.name not in names:
                 raise TemplateError(f"chat template: line {node.lineno}: there is no {node.name!r}")
-    return frozenset(node.name for node in tree.find_all(jinja2.nodes.Name) if node.ctx == "load")
+    return CheckedSource(tree, variables)
 
 
 def prepare(setup: bytes) -> Callable[[bytes], bytes]:
-    """`setup`: JSON {name: source}. What it returns takes JSON {"template": name, "variables": {...}}."""
+    """`setup`: JSON {name: source}. What it returns takes JSON {"template": name, "variables": {...}}.
+
+    A call among the messages has its arguments as "arguments", and as JSON "text" where they are an object.
+    """
     made = environment()
     sources: dict[str, str] = json.loads(setup)
-    templates = {name: made.from_string(source) for name, source in sources.items()}
-    in_parts = {name for name, source in sources.items() if takes_parts_alone(made.parse(source))}
+    templates = {name: _Template(made.from_string(source), made.parse(source)) for name, source in sources.items()}
 
     def answer(payload: bytes) -> bytes:
         job: dict[str, Any] = json.loads(payload)
-        name, variables = job["template"], job["variables"]
-        if name in in_parts:
-            variables["messages"] = [_in_parts(message) for message in variables["messages"]]
         try:
-            return RENDERED + _rendered(templates[name], variables)
+            return RENDERED + templates[job["template"]].render(job["variables"])
         except Exception as error:  # whatever a template does costs its own request
             return REFUSED + _first_line(error).encode(errors="replace")
 
     return answer
 
 
+class _Template:
+    """A template, and the forms in which it takes contents and calls."""
+
+    def __init__(self, template: jinja2.Template, tree: jinja2.nodes.Template) -> None:
+        self._template = template
+        self._takes_parts_alone = takes_parts_alone(tree)
+        self._call_forms = CallForms(tree)
+
+    def render(self, variables: dict[str, Any]) -> bytes:
+        return self._call_forms.render(self._rendered, variables)
+
+    def _rendered(self, variables: dict[str, Any]) -> bytes:
+        if self._takes_parts_alone:
+            variables["messages"] = [_in_parts(message) for message in variables["messages"]]
+        pieces: list[bytes] = []
+        size = 0
+        for piece in self._template.generate(**variables):
+            pieces.append(piece.encode())
+            size += len(pieces[-1])
+            if size > MAX_RENDERED_BYTES:
+                raise TemplateError(f"it renders to more than {MAX_RENDERED_BYTES} bytes")
+        return b"".join(pieces)
+
+
 def takes_parts_alone(tree: jinja2.nodes.Template) -> bool:
     """True for a template that goes through the parts of contents, and never asks whether one is a text."""
     loops = [node.iter for node in tree.find_all(jinja2.nodes.For)]
     knows_texts = any(node.name == "string" for node in tree.find_all(jinja2.nodes.Test))
-    return not knows_texts and any(map(_is_content, loops))
-
-
-def _is_content(node: jinja2.nodes.Node | None) -> bool:
-    """`message.content` in any spelling, and what filters leave of it."""
-    while isinstance(node, jinja2.nodes.Filter):
-        node = node.node
-    if isinstance(node, jinja2.nodes.Getattr):
-        return node.attr == "content"
-    if isinstance(node, jinja2.nodes.Getitem):
-        return isinstance(node.arg, jinja2.nodes.Const) and node.arg.value == "content"
-    return isinstance(node, jinja2.nodes.Name) and node.name == "content"
+    return not knows_texts and any(map(is_content, loops))
 
 
 def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
@@ -112,17 +135,6 @@ def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(content, str):
         return message
     return {**message, "content": [{"type": "text", "text": content}] if content else []}
-
-
-def _rendered(template: jinja2.Template, variables: dict[str, Any]) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    for piece in template.generate(**variables):
-        pieces.append(piece.encode())
-        size += len(pieces[-1])
-        if size > MAX_RENDERED_BYTES:
-            raise TemplateError(f"it renders to more than {MAX_RENDERED_BYTES} bytes")
-    return b"".join(pieces)
 
 
 def _to_json(

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quire.frontend.chat.call_ids import CallIdLength
 from quire.frontend.chat.checks import arguments_value, documents, template_kwargs, tool_parameters
 from quire.frontend.chat.render_child import RENDERED, TemplateError, check_source
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
 from quire.frontend.text.special_token_escape import EscapeChars, SpecialTokenEscaper, unescaped
-from quire.proto.api import Chat, ChatMessage, ContentPart, ImagePart, TextPart
+from quire.proto.api import Chat, ChatMessage, ContentPart, ImagePart, TextPart, ToolCall
 from quire.proto.messages.params import ParameterError
 
 NUM_PROCESSES = 2
@@ -76,7 +77,11 @@ class ChatTemplate:
 
         Raises `TemplateError` for a source that cannot be used.
         """
-        self._variables = frozenset[str]().union(*map(check_source, sources.values()))
+        checked = [check_source(source) for source in sources.values()]
+        trees = [one.tree for one in checked]
+        self._variables = frozenset[str]().union(*(one.variables for one in checked))
+        self.call_ids = next(filter(None, map(CallIdLength.of, trees)), None)
+        """The length that ids of calls must have; None: any."""
         self.sources = dict(sources)
         self._tokens = dict(tokens)
         self._escaper = SpecialTokenEscaper(special_texts)
@@ -137,6 +142,8 @@ class ChatTemplate:
         messages = [
             _message(_analysed(one) if ANALYSIS in self.text else one, knows_developer, names) for one in chat.messages
         ]
+        if self.call_ids is not None:
+            self.call_ids.put(messages)
         values = (messages, shown, kwargs, given)
         escape_chars = EscapeChars(lambda: [json.dumps(value, ensure_ascii=False) for value in values])
         escape = (SpecialTokenEscaper(()) if is_own else self._escaper).escape_json
@@ -215,16 +222,18 @@ def _message(one: ChatMessage, knows_developer: bool, of_reasoning: Sequence[str
         message |= dict.fromkeys(of_reasoning, one.reasoning)
     if one.tool_calls:
         message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": arguments_value(call.arguments)},
-            }
-            for call in one.tool_calls
+            {"id": call.id, "type": "function", "function": _function(call)} for call in one.tool_calls
         ]
     if one.tool_call_id:
         message["tool_call_id"] = one.tool_call_id
     return message
+
+
+def _function(call: ToolCall) -> dict[str, Any]:
+    """The function of a call as `render_child` takes it."""
+    arguments = arguments_value(call.arguments)
+    function = {"name": call.name, "arguments": arguments}
+    return function | {"text": call.arguments or "{}"} if isinstance(arguments, dict) else function
 
 
 def _content(one: ChatMessage) -> str | list[dict[str, str]]:

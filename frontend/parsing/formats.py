@@ -46,6 +46,8 @@ class AnswerFormat:
     """The tools that may be called."""
     single_call: bool
     """True: only the first tool call is shown."""
+    id_length: int = 0
+    """Length of the ids of its calls; see `StateParser`."""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -67,6 +69,7 @@ class AnswerFormat:
             return None
         parser = self.tools.of(self.offered)
         parser.checks_arguments = whole
+        parser.id_length = self.id_length or parser.id_length
         if self.reasoning is not None and self.reasoning.is_joint and self.starts_in_reasoning:
             parser.feed(self.reasoning.start)  # as the prompt has written it
         return parser
@@ -78,6 +81,8 @@ class AnswerFormats:
 
     reasoning: reasoning_table.ReasoningFormat | None
     tools: tools_table.ToolFormat | None
+    id_length: int = 0
+    """Length of ids of calls that the chat template demands; 0: any."""
 
     @classmethod
     def choose(cls, tool_parser: str, reasoning_parser: str, shown: Shown | None = None) -> "AnswerFormats":
@@ -125,6 +130,7 @@ class AnswerFormats:
             tools=parser,
             offered=offered,
             single_call=chat.parallel_tool_calls is False,
+            id_length=self.id_length or (0 if self.tools is None else self.tools.parser.id_length),
         )
 
     def _tools(self, chat: Chat) -> tuple[type[StateParser] | None, Sequence[Tool]]:

@@ -1,6 +1,7 @@
 """One model as this frontend serves it: what its files say, the children that read them, the engine that runs it."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from quire.frontend.chat.load_template import load_template
@@ -9,6 +10,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.parsing.formats import OFF, AnswerFormats
 from quire.frontend.parsing.reasoning.table import MARKS
+from quire.frontend.parsing.shown import Shown
 from quire.frontend.request.defaults import Defaults, load_defaults, overridden
 from quire.frontend.request.prompt_images import PromptImages, media_fields
 from quire.frontend.request.sentence_settings import sentence_settings
@@ -69,7 +71,7 @@ class ServedModel:
         self._finds_tools = config.tool_call_parser not in ("", OFF)
         self._reads = True
         """False where the parser of calls does not read the one that the chat template shows."""
-        self.formats = AnswerFormats.choose(*self._settings)
+        self.formats = self._formats()
         """The formats that are named; those that the chat template shows come with `start`."""
         self.sentence = sentence_settings(Path(config.model))
         if self.sentence.chats and self.sentence.task == "embed" and self.template is None:
@@ -140,6 +142,13 @@ class ServedModel:
         facts = self.facts
         return facts is not None and facts.media is not None and kind in facts.media.kinds
 
+    def _formats(self, shown: Shown | None = None) -> AnswerFormats:
+        """The formats of answers, with ids of calls that the chat template takes back."""
+        formats = AnswerFormats.choose(*self._settings, shown)
+        if self.template is None or self.template.call_ids is None:
+            return formats
+        return replace(formats, id_length=self.template.call_ids.size)
+
     async def start(self) -> None:
         """Start a process for the chat template, and one for images. Raises `ValueError`."""
         if (name := self.sentence.default_prompt) is not None:
@@ -150,7 +159,7 @@ class ServedModel:
             await self.template.start()
             if self._finds_tools or "auto" in self._settings:
                 shown = await Probe(self.template).shown(MARKS)
-                self.formats = AnswerFormats.choose(*self._settings, shown)
+                self.formats = self._formats(shown)
                 self._reads = not shown.calls or self.formats.reads(shown.calls)
         if self.warning:
             log.warning("%s: %s", self.names[0], self.warning)

@@ -49,6 +49,8 @@ class StateParser:
 
     markers: ClassVar[tuple[str, ...]] = ()
     """Special tokens that it must see, though `skip_special_tokens` hides them."""
+    id_length = 0
+    """Letters and digits of an id that is made up, where templates take no other back; 0: one in OpenAI's style."""
 
     def __init__(self, names: frozenset[str]) -> None:
         """`names`: the tools that a request offers; where a format has no mark of its own, only those are calls."""
@@ -206,7 +208,7 @@ class StateParser:
         return piece
 
     def new_id(self) -> str:
-        return f"call_{secrets.token_hex(12)}"
+        return secrets.token_hex(self.id_length)[: self.id_length] or f"call_{secrets.token_hex(12)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +229,3 @@ def _is_json_object(text: str) -> bool:
         return isinstance(json.loads(text, parse_constant=refuse), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def short_id() -> str:
-    """An id of nine letters and digits: some templates take no other back."""
-    return secrets.token_hex(5)[:9]

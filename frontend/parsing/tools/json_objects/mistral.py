@@ -10,7 +10,7 @@ from typing import ClassVar
 from quire.frontend.parsing.partial_match import PartialMatcher
 from quire.frontend.parsing.tools.json_objects.json_call import ValueEnd
 from quire.frontend.parsing.tools.json_objects.json_calls import JsonArrayParser
-from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR, short_id
+from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _MARKS = PartialMatcher(CALLS)
@@ -23,6 +23,7 @@ MAX_NOISE = 256
 
 class MistralParser(JsonArrayParser):
     markers: ClassVar[tuple[str, ...]] = (CALLS, CALL_ID, ARGUMENTS)
+    id_length = 9
 
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__(names)
@@ -94,6 +95,3 @@ class MistralParser(JsonArrayParser):
         if self._value.ended:
             self._state = self._between
         return after
-
-    def new_id(self) -> str:
-        return short_id()
