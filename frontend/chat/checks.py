@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -114,12 +115,26 @@ def template_kwargs(chat: Chat) -> dict[str, Any]:
             raise ParameterError(field, f"must not hold {name!r}: the server itself sets it")
         if len(name) > MAX_NAME or not _KWARG_NAME.fullmatch(name):
             raise ParameterError(field, f"{name[:64]!r} is no name; small letters, digits and _ are allowed")
-        if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
-            raise ParameterError(field, f"{name!r} must be a string, a number, true, false or null")
-        if isinstance(value, str) and len(value) > MAX_KWARG_CHARS:
-            message = f"{name!r} has {len(value)} characters; at most {MAX_KWARG_CHARS} are allowed"
-            raise ParameterError(field, message)
+        for leaf in _leaves(value):
+            if isinstance(leaf, float) and not math.isfinite(leaf):
+                raise ParameterError(field, f"{name!r} must hold numbers that are finite, got {leaf}")
+            if isinstance(leaf, str) and len(leaf) > MAX_KWARG_CHARS:
+                message = f"{name!r} has {len(leaf)} characters; at most {MAX_KWARG_CHARS} of one text are allowed"
+                raise ParameterError(field, message)
     return kwargs
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """All that a JSON value holds but objects and lists, names too."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict):
+            pending += [*one, *one.values()]
+        elif isinstance(one, list):
+            pending += one
+        else:
+            yield one
 
 
 def tool_parameters(text: str, field: str) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Chat:
     parallel_tool_calls: bool | None = None
     """False: at most one call per answer."""
     template_kwargs: str = ""
-    """A JSON object of scalars for the template; empty: none."""
+    """A JSON object, the template's variables; empty: none."""
     documents: str = ""
     """A JSON list of objects that the template shows beside the messages; empty: none."""
     media_settings: MediaSettings = MediaSettings()

@@ -176,7 +176,7 @@ def test_arguments_that_are_no_json_object_reach_the_template_as_they_are():
         (Chat(HI, tools=[WEATHER], tool_choice="function:clock"), "chat.tool_choice"),
         (Chat(HI, template_kwargs="[]"), "chat.template_kwargs"),
         (Chat(HI, template_kwargs='{"A": 1}'), "chat.template_kwargs"),
-        (Chat(HI, template_kwargs='{"a": []}'), "chat.template_kwargs"),
+        (Chat(HI, template_kwargs=json.dumps({"a": [{"b": "x" * 5000}]})), "chat.template_kwargs"),
         (Chat(HI, template_kwargs=str({f"a{i}": 1 for i in range(33)}).replace("'", '"')), "chat.template_kwargs"),
     ],
 )
