@@ -12,6 +12,7 @@ from typing import Any
 from quire.frontend.chat.call_ids import CallIdLength
 from quire.frontend.chat.checks import arguments_value, documents, template_kwargs, tool_parameters
 from quire.frontend.chat.render_child import RENDERED, TemplateError, check_source
+from quire.frontend.chat.thinking import ThinkingSwitch
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
 from quire.frontend.text.special_token_escape import EscapeChars, SpecialTokenEscaper, unescaped
@@ -80,6 +81,7 @@ class ChatTemplate:
         checked = [check_source(source) for source in sources.values()]
         trees = [one.tree for one in checked]
         self._variables = frozenset[str]().union(*(one.variables for one in checked))
+        self.thinking = ThinkingSwitch(self._variables, trees)
         self.call_ids = next(filter(None, map(CallIdLength.of, trees)), None)
         """The length that ids of calls must have; None: any."""
         self.sources = dict(sources)
@@ -127,7 +129,7 @@ class ChatTemplate:
 
     def job(self, chat: Chat, is_own: bool = False) -> RenderJob:
         """The job of a checked chat. `is_own`: the server wrote it, special tokens and all. Raises `ParameterError`."""
-        kwargs = template_kwargs(chat)
+        kwargs = self.thinking.set_in(template_kwargs(chat))
         given = documents(chat)
         if given and "documents" not in self._variables:
             message = "are not shown by this model's chat template; write them into a message"

@@ -8,6 +8,7 @@ import msgspec
 
 from quire.frontend.parsing.reasoning import table as reasoning_table
 from quire.frontend.parsing.reasoning.parser import ReasoningParser
+from quire.frontend.parsing.reasoning.wish import wanted
 from quire.frontend.parsing.shown import Shown
 from quire.frontend.parsing.tools import table as tools_table
 from quire.frontend.parsing.tools.forced import (
@@ -26,8 +27,6 @@ from quire.proto.messages.params import ParameterError, Structured
 
 OFF = "off"
 """The setting by which an answer is not looked through, as an empty one."""
-SWITCHED_OFF = {"enable_thinking": False, "thinking": False, "reasoning_effort": "none"}
-"""Variables of templates by which requests ask for no reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +118,11 @@ class AnswerFormats:
         parser, offered = self._tools(chat)
         if row is None and parser is None:
             return None
-        variables = json.loads(chat.template_kwargs or "{}")
-        is_switched_off = any(variables.get(name) == off for name, off in SWITCHED_OFF.items())
-        is_switched_on = row is not None and (not row.switch or bool(variables.get(row.switch)))
+        wish = wanted(json.loads(chat.template_kwargs or "{}"))
+        is_switched_on = row is not None and (not row.switch or wish is True)
         return AnswerFormat(
             reasoning=row,
-            starts_in_reasoning=row is not None and row.starts_in_reasoning(prompt_end, is_switched_off),
+            starts_in_reasoning=row is not None and row.starts_in_reasoning(prompt_end, wish is False),
             may_reason=row is not None and not row.closes_reasoning(prompt_end) and is_switched_on,
             show_reasoning=show_reasoning,
             tools=parser,

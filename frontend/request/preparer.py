@@ -104,6 +104,7 @@ class RequestPreparer:
         answer_format = None
         if isinstance(request.input, Chat):
             answer_format = model.formats.for_chat(request.input, prompt.end, request.include_reasoning is not False)
+            model.check_thinking(request, request.input, answer_format)
         return _Prompt(prompt.ids, prompt.media, bad_words, answer_format)
 
     async def _parameters(self, checked: _Checked, prompt: _Prompt) -> SamplingParams:

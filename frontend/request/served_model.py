@@ -4,12 +4,14 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from quire.frontend.chat.checks import template_kwargs
 from quire.frontend.chat.load_template import load_template
 from quire.frontend.chat.probe import Probe
 from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.metrics import Metrics
-from quire.frontend.parsing.formats import OFF, AnswerFormats
+from quire.frontend.parsing.formats import OFF, AnswerFormat, AnswerFormats
 from quire.frontend.parsing.reasoning.table import MARKS
+from quire.frontend.parsing.reasoning.wish import EFFORT, NO_EFFORT, SWITCHES, wanted
 from quire.frontend.parsing.shown import Shown
 from quire.frontend.request.defaults import Defaults, load_defaults, overridden
 from quire.frontend.request.prompt_images import PromptImages, media_fields
@@ -20,7 +22,7 @@ from quire.frontend.text.async_tokenizer import AsyncTokenizer
 from quire.frontend.text.encode_threads import EncodeThreads
 from quire.frontend.text.infill import find_infill
 from quire.frontend.text.tokenizer import TextTokenizer
-from quire.proto.api import Chat, ImagePart, VideoPart
+from quire.proto.api import Chat, GenerateRequest, ImagePart, VideoPart
 from quire.proto.messages.params import ParameterError
 from quire.proto.messages.requests import ModelFacts
 
@@ -38,6 +40,10 @@ UNSEEN = (
     "are not shown by this model's chat template, and there is no parser for its calls; for agents start the server "
     "with a model whose template shows tools, or with --chat-template FILE; to have tools ignored, with "
     "--tool-call-parser hermes; or set tool_choice to required or to a function, which a grammar forces"
+)
+UNSWITCHED = (
+    "asks for no reasoning ('none', 'disabled' or false), but this model's chat template has no switch for it; leave "
+    "it out (a chat may set include_reasoning to false, which leaves the reasoning out of its answer)"
 )
 
 NO_CHATS = "modality_config makes a chat of every text, and there is no template for it; set --chat-template FILE"
@@ -137,6 +143,20 @@ class ServedModel:
             return
         if self.template is not None and not self.template.shows_tools:
             raise ParameterError("chat.tools", UNSEEN, "UNSUPPORTED")
+
+    def check_thinking(self, request: GenerateRequest, chat: Chat, answer_format: AnswerFormat | None) -> None:
+        """Raises `ParameterError` for a chat that wants no reasoning, of a model that cannot be switched.
+
+        A variable may say so of a model that may not reason; and an answer may leave its reasoning out.
+        """
+        row, variables = self.formats.reasoning, template_kwargs(chat)
+        if row is None or wanted(variables) is not False or request.include_reasoning is False:
+            return
+        reasons = row.is_joint or (answer_format is not None and answer_format.starts_in_reasoning)
+        strict = variables.get(EFFORT) == NO_EFFORT
+        if (reasons or strict) and self.template is not None and not self.template.thinking.exists:
+            name = EFFORT if strict else next(name for name in SWITCHES if variables.get(name) is False)
+            raise ParameterError(f"chat.template_kwargs.{name}", UNSWITCHED, "UNSUPPORTED")
 
     def _encodes(self, kind: str) -> bool:
         facts = self.facts

@@ -21,6 +21,8 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 """Names that are looked at for typos; nothing else is near a field of ours."""
 MIN_NEAR = 4
 """Letters of a name from which one wrong letter still leaves it recognisable."""
+MAX_SHOWN = 64
+"""Most bytes of a value that is shown."""
 
 CHATS = "send it with the messages of /v1/chat/completions or the input of /v1/responses"
 KWARGS = "set it in chat_template_kwargs"
@@ -47,6 +49,7 @@ ELSEWHERE: dict[str, str] = dict.fromkeys(
     "lora": "send adapter, or the adapter's name as model",
     "lora_name": "send adapter, or the adapter's name as model",
     "regex": "send structured_outputs with a regex",
+    "thinking": KWARGS,
     "thinking_budget": "send max_tokens",
 }  # fmt: skip
 """Fields that change the answer of other servers -> what to do here. Those that a route declares are refused there."""
@@ -90,13 +93,14 @@ class _Struct:
                 kept[name] = value if shape is None else msgspec.Raw(shape.pruned(bytes(value), at))
             elif bytes(value) != b"null":
                 if not path:
-                    self._refuse_what_misleads(name)
+                    self._refuse_what_misleads(name, value)
                 note(f"{path}.{name}" if path else name)
         return msgspec.json.encode(kept)
 
-    def _refuse_what_misleads(self, name: str) -> None:
+    def _refuse_what_misleads(self, name: str, value: msgspec.Raw) -> None:
         if name in ELSEWHERE:
-            text = f"would change the answer and is not known to this server; {ELSEWHERE[name]}"
+            shown = f", got {bytes(value).decode()}" if len(bytes(value)) <= MAX_SHOWN else ""
+            text = f"would change the answer and is not known to this server{shown}; {ELSEWHERE[name]}"
             raise ParameterError(name, text, "UNSUPPORTED")
         meant = next((self._near[variant] for variant in _variants(name) if variant in self._near), None)
         if meant is not None:

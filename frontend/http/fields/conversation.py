@@ -10,6 +10,7 @@ import msgspec
 
 from quire.frontend.context import FrontendContext
 from quire.frontend.http.fields.tagged import message_of
+from quire.frontend.parsing.reasoning.wish import EFFORT, NO_EFFORT, SWITCHES
 from quire.proto.api import RequestError, Tool
 from quire.proto.messages.params import ParameterError
 
@@ -40,11 +41,23 @@ def json_text(raw: msgspec.Raw) -> str:
     return "" if text == b"null" else text.decode()
 
 
-def template_kwargs(given: Mapping[str, Any] | None, effort: str | None = None) -> str:
-    """The template's variables as `api.Chat` takes them. Raises `ParameterError` for two efforts that differ."""
+def template_kwargs(given: Mapping[str, Any] | None, effort: str | None = None, thinks: bool | None = None) -> str:
+    """The template's variables as `api.Chat` takes them.
+
+    `thinks`: what the field `thinking` says. Raises `ParameterError` for fields that say different things.
+    """
     values = dict(given or {})
-    if effort is not None and values.setdefault("reasoning_effort", effort) != effort:
-        raise ParameterError("reasoning_effort", "differs from the one in chat_template_kwargs; set only one of them")
+    if effort is not None and values.setdefault(EFFORT, effort) != effort:
+        raise ParameterError(EFFORT, "differs from the one in chat_template_kwargs; set only one of them")
+    field = EFFORT if thinks is None else "thinking"
+    if thinks is None and effort == NO_EFFORT:
+        thinks = False
+    if thinks is not None:
+        values.setdefault(SWITCHES[0], thinks)
+        if not thinks:
+            values.setdefault(EFFORT, NO_EFFORT)
+        if thinks is (values.get(EFFORT) == NO_EFFORT) or any(values.get(one, thinks) != thinks for one in SWITCHES):
+            raise ParameterError(field, "differs from reasoning_effort or chat_template_kwargs; set only one of them")
     return json.dumps(values) if values else ""
 
 

@@ -17,7 +17,7 @@ from quire.proto.messages.params import ParameterError
 
 ABOUT_MESSAGES = (
     "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "reasoning_effort", "tools",
-    "tool_choice", "functions", "function_call", "documents", "mm_processor_kwargs", "media_io_kwargs",
+    "tool_choice", "functions", "function_call", "documents", "mm_processor_kwargs", "media_io_kwargs", "thinking",
 )  # fmt: skip
 
 

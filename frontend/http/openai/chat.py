@@ -18,11 +18,13 @@ from quire.frontend.http.openai.completions import stop_reason
 from quire.frontend.http.sse import DONE, data, event_stream
 from quire.frontend.request.collect import collect
 from quire.proto.api import GenerateRequest
+from quire.proto.messages.params import ParameterError
 
 
 def routes(context: FrontendContext) -> list[Route]:
     async def create(request: Request) -> Response:
         payload = await body.read(request, ChatRequest)
+        _check_thinking(context, payload)
         generate = await body.beside(request, lambda: payload.request(request_id(request)))
         answer = ChatAnswer(
             payload, str(generate.request_id), fingerprint(context), lambda finished: stop_reason(context, finished)
@@ -39,6 +41,13 @@ def routes(context: FrontendContext) -> list[Route]:
         return await json_answer(context, size, lambda: answer.whole(generation, num_reasoning))
 
     return [Route("/v1/chat/completions", create, methods=["POST"])]
+
+
+def _check_thinking(context: FrontendContext, payload: ChatRequest) -> None:
+    """Raises `ParameterError` where nothing would tell the reasoning that is asked for from the answer."""
+    if payload.thinks and not context.engine_info.server_info().reasoning_parser:
+        wrong = "'enabled' asks for reasoning, for which this model has no parser"
+        raise ParameterError("thinking", f"{wrong}; leave it out, or serve it with --reasoning-parser", "UNSUPPORTED")
 
 
 async def _chunks(

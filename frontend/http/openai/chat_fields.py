@@ -94,6 +94,12 @@ class ChatTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
 
+class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """DeepSeek's and others' switch of reasoning."""
+
+    type: Literal["enabled", "disabled"]
+
+
 class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=True):
     """The fields of `/v1/chat/completions` besides its messages: `/tokenize` takes the same."""
 
@@ -113,6 +119,7 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=
     mm_processor_kwargs: ProcessorKwargs | None = None
     media_io_kwargs: IoKwargs | None = None
     reasoning_effort: Effort | None = None
+    thinking: Thinking | None = None
     include_reasoning: bool | None = None
 
     modalities: list[Literal["text"]] | None = None
@@ -135,10 +142,15 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=
             [one.tool for one in self._functions.values()],
             self._choice(),
             False if self.functions else self.parallel_tool_calls,
-            template_kwargs(self.chat_template_kwargs, self.reasoning_effort),
+            template_kwargs(self.chat_template_kwargs, self.reasoning_effort, self.thinks),
             msgspec.json.encode(self.documents).decode() if self.documents else "",
             media_settings(self.mm_processor_kwargs, self.media_io_kwargs),
         )
+
+    @property
+    def thinks(self) -> bool | None:
+        """None: as the template has it, unless another field says more."""
+        return None if self.thinking is None else self.thinking.type == "enabled"
 
     def names(self) -> dict[str, str]:
         """The pipeline's names of fields -> this request's names, for all that its chat and its sampling may say."""
@@ -151,6 +163,9 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=
             names |= {r"chat\.tool_choice": "function_call"}
         if self.max_completion_tokens is not None:
             names |= {"max_tokens": "max_completion_tokens"}
+        for field in ("thinking", "reasoning_effort"):
+            if getattr(self, field) is not None:
+                names |= {r"chat\.template_kwargs\.reasoning_effort": field}
         return super().names() | names | {ours: theirs for ours, theirs in NAMES.items() if ours not in names}
 
     @cached_property

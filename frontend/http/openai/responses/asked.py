@@ -16,6 +16,7 @@ NAMES = {
     "chat$": "input",
     r"chat\.messages\[\d+\]\.content_parts\[\d+\]": "input",
     r"chat\.messages": "input",
+    r"chat\.template_kwargs\.reasoning_effort": "reasoning.effort",
     r"chat\.template_kwargs": "chat_template_kwargs",
     r"response_format\.json_schema": "text.format",
     "max_tokens": "max_output_tokens",
