@@ -1,30 +1,39 @@
-"""The forms in which templates take the calls of earlier turns.
+"""The forms in which templates take the calls of earlier turns, and their results.
 
 A turn that only calls has null as its content where the template tests for null, an empty text elsewhere. Arguments are
 an object to a template that looks into them, and JSON text to one that joins or prints them.
 """
 
-from collections.abc import Callable
-from itertools import product
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jinja2.nodes
 
 Variables = dict[str, Any]
+EMPTY_PART = [{"type": "text", "text": ""}]
 
 
 class CallForm(NamedTuple):
-    """One way to write turns with calls."""
+    """One way to write turns with calls, and turns with their results."""
 
-    has_null_content: bool
-    has_text_arguments: bool
+    content: str | list[dict[str, str]] | None
+    """Content of a turn that only calls."""
+    has_text_arguments: bool = False
+    has_result_names: bool = False
+    """True: a result without a name has that of the function."""
 
-    def write(self, message: Variables) -> Variables:
-        """The message in this form."""
-        if not (calls := message.get("tool_calls")):
-            return message
-        content = None if self.has_null_content and not message["content"] else message["content"]
-        return {**message, "content": content, "tool_calls": [self._call(**call) for call in calls]}
+    def write(self, messages: Sequence[Variables]) -> list[Variables]:
+        """The messages in this form."""
+        names = {call["id"]: call["function"]["name"] for one in messages for call in one.get("tool_calls", ())}
+        return [self._turn(one, names) for one in messages]
+
+    def _turn(self, message: Variables, names: dict[str, str]) -> Variables:
+        if calls := message.get("tool_calls"):
+            content = message["content"] or self.content
+            return {**message, "content": content, "tool_calls": [self._call(**call) for call in calls]}
+        if self.has_result_names and "name" not in message and (name := names.get(message.get("tool_call_id", ""))):
+            return {**message, "name": name}
+        return message
 
     def _call(self, function: Variables, **others: Any) -> Variables:
         arguments = function["arguments"]
@@ -55,8 +64,9 @@ class CallForms:
     """The forms of one template, the one that it takes first."""
 
     def __init__(self, tree: jinja2.nodes.Template) -> None:
-        nulls = (True, False) if tests_for_null(tree) else (False,)
-        self._forms = [CallForm(*form) for form in product(nulls, (False, True))]
+        first = CallForm(None if tests_for_null(tree) else "")
+        self._forms = [first, first._replace(has_text_arguments=True), first._replace(has_result_names=True)]
+        self._forms += [first._replace(content=content) for content in ("", EMPTY_PART) if content != first.content]
 
     def render(self, render: Callable[[Variables], bytes], variables: Variables) -> bytes:
         """The chat in the first form that the template takes. Raises what it raised at the first of all.
@@ -66,11 +76,16 @@ class CallForms:
         """
         messages = variables["messages"]
         has_calls = any(message.get("tool_calls") for message in messages)
+        refused: list[list[Variables]] = []
         errors: list[Exception] = []
         for form in self._forms if has_calls else self._forms[:1]:
+            written = form.write(messages)
+            if written in refused:
+                continue
             try:
-                text = render({**variables, "messages": [form.write(message) for message in messages]})
+                text = render({**variables, "messages": written})
             except Exception as error:
+                refused.append(written)
                 errors.append(error)
                 continue
             if errors and not self._takes_bare_calls(render, variables):
@@ -80,7 +95,7 @@ class CallForms:
 
     def _takes_bare_calls(self, render: Callable[[Variables], bytes], variables: Variables) -> bool:
         """True where the first form is taken for the same calls without arguments."""
-        messages = [self._forms[0].write(_without_arguments(message)) for message in variables["messages"]]
+        messages = self._forms[0].write(list(map(_without_arguments, variables["messages"])))
         try:
             render({**variables, "messages": messages})
         except Exception:

@@ -1,4 +1,4 @@
-"""Ids of calls as long as a chat template demands: Mistral's templates refuse others, also those of other servers."""
+"""Ids of calls as chat templates demand them: so long, or with the function's name. Other servers give others."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -9,6 +9,8 @@ import jinja2.nodes
 
 NAMES = ("id", "call_id", "tool_call_id")
 """Names that templates have for the id of a call."""
+SHOWN_ALONE = "<|tool_call_argument_begin|>"
+"""Sign of templates that show the id of a call in the place of its name, Kimi K2's."""
 SIZES = range(4, 65)
 """Lengths that a demand may have; others mean something else, such as whether there is an id at all."""
 
@@ -20,11 +22,6 @@ class CallIdLength:
     size: int
     is_least: bool
     """True where longer ones are taken, too."""
-
-    @classmethod
-    def of(cls, tree: jinja2.nodes.Template) -> "CallIdLength | None":
-        """The length that the source compares ids with; None: it takes any."""
-        return next(_demands(tree), None)
 
     def put(self, messages: Sequence[dict[str, Any]]) -> None:
         """Replace the ids of calls and of their results that the template would refuse, equal ones by equal ones."""
@@ -38,6 +35,30 @@ class CallIdLength:
         if len(id) == self.size or (self.is_least and len(id) > self.size):
             return id
         return hashlib.sha256(id.encode()).hexdigest()[: self.size]
+
+
+class NamedCallIds:
+    """Ids that hold the function's name, and the number of the call in the conversation."""
+
+    size = 0
+    """See `CallIdLength`; here any length will do."""
+
+    def put(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Replace the ids without the name of the function, those of results likewise."""
+        calls = [call for message in messages for call in message.get("tool_calls", ())]
+        found: dict[str, str] = {}
+        for number, call in enumerate(calls):
+            name, given = call["function"]["name"], call["id"]
+            call["id"] = given if f"{name}:" in given else f"functions.{name}:{number}"
+            found[given] = call["id"]
+        for message in messages:
+            if "tool_call_id" in message:
+                message["tool_call_id"] = found.get(message["tool_call_id"], message["tool_call_id"])
+
+
+def demanded_ids(source: str, tree: jinja2.nodes.Template) -> CallIdLength | NamedCallIds | None:
+    """The ids that a template wants; None: any."""
+    return NamedCallIds() if SHOWN_ALONE in source else next(_demands(tree), None)
 
 
 def _demands(tree: jinja2.nodes.Template) -> Iterator[CallIdLength]:

@@ -111,7 +111,7 @@ class _Template:
 
     def _rendered(self, variables: dict[str, Any]) -> bytes:
         if self._takes_parts_alone:
-            variables["messages"] = [_in_parts(message) for message in variables["messages"]]
+            variables = {**variables, "messages": [_in_parts(message) for message in variables["messages"]]}
         pieces: list[bytes] = []
         size = 0
         for piece in self._template.generate(**variables):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quire.frontend.chat.call_ids import CallIdLength
+from quire.frontend.chat.call_ids import demanded_ids
 from quire.frontend.chat.checks import arguments_value, documents, template_kwargs, tool_parameters
 from quire.frontend.chat.render_child import RENDERED, TemplateError, check_source
 from quire.frontend.chat.thinking import ThinkingSwitch
@@ -82,8 +82,9 @@ class ChatTemplate:
         trees = [one.tree for one in checked]
         self._variables = frozenset[str]().union(*(one.variables for one in checked))
         self.thinking = ThinkingSwitch(self._variables, trees)
-        self.call_ids = next(filter(None, map(CallIdLength.of, trees)), None)
-        """The length that ids of calls must have; None: any."""
+        wanted = [demanded_ids(source, tree) for source, tree in zip(sources.values(), trees, strict=True)]
+        self.call_ids = next((one for one in wanted if one is not None), None)
+        """The ids that calls must have; None: any."""
         self.sources = dict(sources)
         self._tokens = dict(tokens)
         self._escaper = SpecialTokenEscaper(special_texts)

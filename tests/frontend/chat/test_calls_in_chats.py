@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -40,6 +41,8 @@ def by_transformers(source: str, messages: list[ChatMessage], form: str, null: b
             ]
         if one.tool_call_id:
             turn["tool_call_id"] = one.tool_call_id
+        if one.name:
+            turn["name"] = one.name
         turns.append(turn)
     rendered, _ = render_jinja_template(conversations=[turns], chat_template=source, add_generation_prompt=True)
     return rendered[0]
@@ -197,6 +200,25 @@ def test_a_template_that_refuses_a_chat_with_calls_says_why_and_is_not_asked_for
         rendered(source, talk())
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "{% if not m.name is defined %}{{ raise_exception('results have names') }}{% endif %}{{ m.name }}",
+        "{{ '<' + m['name'] + '>' }}",
+    ],
+)
+def test_a_result_has_the_name_of_its_function_where_the_template_demands_one(shown):
+    source = "{% for m in messages %}{{ m.content }}{% if m.role == 'tool' %}" + shown + "{% endif %}{% endfor %}"
+    named = [replace(one, name=name) for one, name in zip(talk()[2:], ("weather", "clock"), strict=True)]
+    assert rendered(source, talk()) == by_transformers(source, [*talk()[:2], *named], "object")
+    assert rendered("{{ messages[2].name is defined }}", talk()) == "False"
+
+
+def test_a_content_that_must_have_a_first_part_has_an_empty_one():
+    source = "{% for m in messages %}{{ m.content[0].thinking or 'none' }}{% endfor %}"
+    assert rendered(source, talk()) == "none" * 4
+
+
 MISTRAL = (
     "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
     "{% elif m.tool_calls is defined %}[TOOL_CALLS][{% for c in m.tool_calls %}{{ (c.function | tojson)[:-1] }}"
@@ -255,3 +277,20 @@ def test_a_template_that_cuts_long_ids_is_given_no_shorter_ones():
     calls = [ToolCall(one, "f", "{}") for one in ("call_0", "a" * 29)]
     (short, long), _ = ids_of(rendered(source, [*HI, ChatMessage("assistant", "", tool_calls=calls)]))
     assert (len(short), long) == (9, "a" * 29)
+
+
+KIMI = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>"
+    "{{ c.function.arguments | tojson }}<|tool_call_end|>{% endfor %}"
+    "{% if m.role == 'tool' %}## Return of {{ m.tool_call_id }}: {{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("ids", [("call_" + "f" * 24, "toolu_1"), ("functions.f:0", "functions.g:1"), ("x", "")])
+def test_a_template_that_shows_ids_alone_is_given_ids_with_names(ids):
+    calls = [ToolCall(one, name, "{}") for one, name in zip(ids, "fg", strict=True)]
+    results = [ChatMessage("tool", name, tool_call_id=one or "y") for one, name in zip(ids, "fg", strict=True)]
+    text = rendered(KIMI, [*HI, ChatMessage("assistant", "", tool_calls=calls), *results])
+    assert re.findall(r"begin\|>([^<]*)<\|tool_call_arg", text) == ["functions.f:0", "functions.g:1"]
+    assert "## Return of functions.f:0: f" in text
+    assert ("## Return of functions.g:1: g" in text) == bool(ids[1])
