@@ -150,13 +150,21 @@ class ServedModel:
         A variable may say so of a model that may not reason; and an answer may leave its reasoning out.
         """
         row, variables = self.formats.reasoning, template_kwargs(chat)
-        if row is None or wanted(variables) is not False or request.include_reasoning is False:
+        if row is None or wanted(variables) is not False or self._has_switch or request.include_reasoning is False:
             return
         reasons = row.is_joint or (answer_format is not None and answer_format.starts_in_reasoning)
         strict = variables.get(EFFORT) == NO_EFFORT
-        if (reasons or strict) and self.template is not None and not self.template.thinking.exists:
+        if reasons or strict:
             name = EFFORT if strict else next(name for name in SWITCHES if variables.get(name) is False)
             raise ParameterError(f"chat.template_kwargs.{name}", UNSWITCHED, "UNSUPPORTED")
+
+    def switches_off(self, chat: Chat) -> bool:
+        """True for a checked chat whose template is given the wish for no reasoning."""
+        return self._has_switch and wanted(template_kwargs(chat)) is False
+
+    @property
+    def _has_switch(self) -> bool:
+        return self.template is not None and self.template.thinking.exists
 
     def _encodes(self, kind: str) -> bool:
         facts = self.facts

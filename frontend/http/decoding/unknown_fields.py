@@ -49,7 +49,7 @@ ELSEWHERE: dict[str, str] = dict.fromkeys(
     "lora": "send adapter, or the adapter's name as model",
     "lora_name": "send adapter, or the adapter's name as model",
     "regex": "send structured_outputs with a regex",
-    "thinking": KWARGS,
+    "thinking": f"{KWARGS} as enable_thinking, of a chat",
     "thinking_budget": "send max_tokens",
 }  # fmt: skip
 """Fields that change the answer of other servers -> what to do here. Those that a route declares are refused there."""
