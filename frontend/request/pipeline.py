@@ -26,6 +26,7 @@ from quire.frontend.stream.request_stream import RequestStream
 from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.frontend.telemetry.observer import Observer
 from quire.frontend.text.encode_threads import EncodeThreads
+from quire.frontend.text.tokenizer import Unshown
 from quire.proto.api import (
     Chat,
     Classifications,
@@ -211,9 +212,9 @@ class RequestPipeline:
         """See `PromptTokenizer.detokenize`."""
         return await self._prompt_tokenizer.detokenize(await self._models.find(model), ids, skip_special_tokens)
 
-    async def special_ids(self, model: str | None) -> frozenset[int]:
-        """The model's special tokens, which texts of answers hide. Raises `RequestError`."""
-        return (await self._models.find(model)).tokenizer.special_ids
+    async def unshown(self, model: str | None, skip_special_tokens: bool) -> Unshown:
+        """See `TextTokenizer.unshown`. Raises `RequestError`."""
+        return (await self._models.find(model)).tokenizer.unshown(skip_special_tokens)
 
     async def token_bytes(self, token_id: int, model: str | None) -> bytes:
         """See `TextTokenizer.token_bytes`. Raises `RequestError`."""

@@ -10,7 +10,7 @@ import os
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, normalizers
@@ -29,6 +29,14 @@ BYTE = "<0x"
 
 class TokenizerError(ValueError):
     """The model's directory has no tokenizer this server can use."""
+
+
+class Unshown(NamedTuple):
+    """Bytes of tokens that are not in their text."""
+
+    tokens: frozenset[int] = frozenset()
+    first_space: bool = False
+    """True: a space with which the first token begins."""
 
 
 class TextTokenizer:
@@ -183,6 +191,11 @@ class TextTokenizer:
         """A new incremental decoder for one output. Special tokens of `shown` are never skipped."""
         hidden = self._hidden(frozenset(shown)) if skip_special_tokens else frozenset[int]()
         return self._table.detokenizer(hidden)
+
+    def unshown(self, skip_special_tokens: bool) -> Unshown:
+        """Bytes of tokens that a text does not show."""
+        drops = self.adds_space and not self.decode(self.encode("x", add_special_tokens=False)).startswith(" ")
+        return Unshown(self.special_ids if skip_special_tokens else frozenset(), drops)
 
     def _hidden(self, shown: frozenset[str]) -> frozenset[int]:
         if not shown.isdisjoint(self.specials.ids):

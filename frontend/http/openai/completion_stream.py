@@ -1,12 +1,13 @@
 """The chunks of a streamed completion: all events of one read become one piece of bytes."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from quire.frontend.http.answer import CachedTokens, UsageBlock, json_list, total_usage, usage_block
 from quire.frontend.http.openai.completion_types import Choice, Completion, CompletionRequest
 from quire.frontend.http.openai.legacy_logprobs import LogprobWriter, prompt_logprobs
 from quire.frontend.http.sse import DONE, data
+from quire.frontend.text.tokenizer import Unshown
 from quire.proto.api import Delta, Event, Finished, PromptLogprobs, Started, TokenLogprobs
 from quire.proto.messages.message import Usage, cached_of_prompt
 
@@ -20,13 +21,13 @@ class ChunkWriter:
         request_id: str,
         num_prompts: int,
         stop_reason: Callable[[Finished], str | int | None],
-        hidden: Collection[int],
+        unshown: Unshown,
     ) -> None:
-        """`hidden`: see `LogprobWriter`."""
+        """`unshown`: see `LogprobWriter`."""
         self._payload = payload
         self._width = payload.n or 1
         self._stop_reason = stop_reason
-        self._hidden = hidden
+        self._unshown = unshown
         self._scores_only = bool(payload.echo) and payload.max_tokens == 0
         self._chunk = Completion(
             id=f"cmpl-{request_id}", object="text_completion", created=int(time.time()), model="", choices=[]
@@ -90,11 +91,11 @@ class ChunkWriter:
 
     def _writer(self, index: int) -> LogprobWriter:
         as_ids = bool(self._payload.return_tokens_as_token_ids)
-        return self._logprobs.setdefault(index, LogprobWriter(as_ids, self._hidden))
+        return self._logprobs.setdefault(index, LogprobWriter(as_ids, self._unshown))
 
     def _echoed(self, index: int, event: PromptLogprobs) -> Choice:
         """The next logprobs of an echoed prompt, whose text came before."""
-        shown = self._writer(index).write(event.entries)
+        shown = self._writer(index).write(event.entries, num_echoed=len(event.entries))
         return Choice(index=index, text="", logprobs=shown, finish_reason=None, stop_reason=None)
 
     def _grown(self, prompt: int, delta: Delta) -> Choice:

@@ -5,7 +5,7 @@ Choice i * n + j is output j of prompt i.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 from starlette.requests import Request
@@ -26,6 +26,7 @@ from quire.frontend.http.sse import event_stream
 from quire.frontend.limits.byte_budget import current_body
 from quire.frontend.request.collect import collect
 from quire.frontend.request.pipeline import RequestPipeline
+from quire.frontend.text.tokenizer import Unshown
 from quire.proto.api import Event, Finished, GenerateRequest, Generation, Output, Started
 from quire.proto.messages.params import ParameterError
 from quire.proto.token_column import token_column
@@ -43,9 +44,9 @@ def routes(context: FrontendContext) -> list[Route]:
         requests = await beside(request, lambda: [_generate_request(payload, prompt, label) for prompt in prompts])
         if (body := current_body()) is not None:
             body.num_parts = len(prompts)
-        hidden = await _hidden(context.pipeline, payload)
+        unshown = await _unshown(context.pipeline, payload)
         if payload.stream:
-            return event_stream(_stream(context, payload, prompts, requests, call, hidden))
+            return event_stream(_stream(context, payload, prompts, requests, call, unshown))
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_whole(context.pipeline, one, call, payload.names())) for one in requests]
@@ -59,7 +60,7 @@ def routes(context: FrontendContext) -> list[Route]:
         has_logprobs = payload.logprobs is not None or payload.prompt_logprobs is not None
         generations = [generation for _, generation in answers]
         size = LARGE_BYTES if has_logprobs else 0
-        return await json_answer(context, size, lambda: _answer(context, payload, generations, echoes, hidden))
+        return await json_answer(context, size, lambda: _answer(context, payload, generations, echoes, unshown))
 
     return [Route("/v1/completions", create, methods=["POST"])]
 
@@ -96,12 +97,12 @@ def _generate_request(payload: CompletionRequest, prompt: Prompt, label: str) ->
     return payload.generate_request(prompt, **changes)
 
 
-async def _hidden(pipeline: RequestPipeline, payload: CompletionRequest) -> Collection[int]:
-    """The tokens without text in the answer; none where nobody asks at which character a token stands."""
-    if payload.logprobs is None or payload.skip_special_tokens is False:
-        return ()
+async def _unshown(pipeline: RequestPipeline, payload: CompletionRequest) -> Unshown:
+    """Bytes that the answer does not show; none where no request names the character at which a token stands."""
+    if payload.logprobs is None:
+        return Unshown()
     with renamed(payload.names()):
-        return await pipeline.special_ids(payload.model)
+        return await pipeline.unshown(payload.model, payload.skip_special_tokens is not False)
 
 
 async def _whole(
@@ -120,13 +121,13 @@ def _answer(
     payload: CompletionRequest,
     generations: Sequence[Generation],
     echoes: Sequence[tuple[str, bytes] | None],
-    hidden: Collection[int],
+    unshown: Unshown,
 ) -> Completion:
     choices: list[Choice] = []
     usages = []
     for generation, echoed in zip(generations, echoes, strict=True):
         for output in generation.outputs:
-            choices.append(_choice(context, payload, generation, output, len(choices), echoed, hidden))
+            choices.append(_choice(context, payload, generation, output, len(choices), echoed, unshown))
         block = usage_block([output.finished.usage for output in generation.outputs])
         if payload.echo and payload.max_tokens == 0:
             block.completion_tokens, block.total_tokens = 0, block.prompt_tokens
@@ -154,7 +155,7 @@ def _choice(
     output: Output,
     index: int,
     echoed: tuple[str, bytes] | None,
-    hidden: Collection[int],
+    unshown: Unshown,
 ) -> Choice:
     text, ids, entries = output.text, output.token_ids, output.logprobs
     if payload.echo and payload.max_tokens == 0:
@@ -166,7 +167,9 @@ def _choice(
         entries = (*generation.prompt_logprobs, *entries)
     logprobs = None
     if payload.logprobs is not None:
-        logprobs = LogprobWriter(bool(payload.return_tokens_as_token_ids), hidden).write_all(entries, first)
+        logprobs = LogprobWriter(bool(payload.return_tokens_as_token_ids), unshown).write_all(
+            entries, first, len(generation.prompt_logprobs) if echoed else 0
+        )
     choice = Choice(
         index=index,
         text=text,
@@ -215,11 +218,11 @@ async def _stream(
     prompts: Sequence[Prompt],
     requests: Sequence[GenerateRequest],
     call: Call,
-    hidden: Collection[int],
+    unshown: Unshown,
 ) -> AsyncGenerator[bytes, None]:
     sources = [_batches(context.pipeline, request, call, payload.names()) for request in requests]
     label = requests[0].request_id or ""
-    writer = ChunkWriter(payload, label, len(prompts), lambda end: stop_reason(context, end), hidden)
+    writer = ChunkWriter(payload, label, len(prompts), lambda end: stop_reason(context, end), unshown)
     async with aclosing(_numbered(sources[0]) if len(sources) == 1 else merged(sources)) as batches:
         async for prompt, events in batches:
             for event in events if payload.echo else ():

@@ -1,10 +1,12 @@
 """What the joined bytes of logprobs have to do with the text, however an answer ends; over both servers."""
 
 import asyncio
+import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from quire.proto.api import GenerateRequest
 from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
@@ -77,14 +79,38 @@ def test_offsets_are_places_in_the_text(web, tokenizer, read_items, echo):
     written = "🦊 fox 한"
     prompt = tokenizer.encode(written).ids
     drawn = [*tokenizer.encode("é 🦊").ids, TURN, *tokenizer.encode("ox").ids]
+    places_are_right(web, read_items, written, prompt, drawn, "é 🦊ox", echo)
 
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_space_that_a_text_loses_moves_no_offset(web, model_dir, read_items, tmp_path, echo):
+    """As SentencePiece's texts do, of Llama 2 and its kin."""
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "<s>", "▁", "▁the", "▁fox", "o", "x", "é"]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    made = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
+    made.add_special_tokens([AddedToken("<s>", special=True)])
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])])
+    shutil.copytree(model_dir, tmp_path / "model")
+    made.save(str(tmp_path / "model/tokenizer.json"))
+    drawn = [vocabulary[piece] for piece in ("▁fox", "<s>", "é", "▁the", "x")]
+    prompt = made.encode("x é🦊 ox").ids
+    settings = {"model": str(tmp_path / "model")}
+    places_are_right(web, read_items, "x é🦊 ox", prompt, drawn, "foxé thex", echo, **settings)
+
+
+def places_are_right(web, read_items, written, prompt, drawn, text, echo, **settings) -> None:
     def entries(tokens: list[int]) -> tuple[PositionLogprobs, ...]:
         return tuple(PositionLogprobs(token, -0.5, 1, (token,), (-0.5,)) for token in tokens)
 
     async def main():
-        async with web() as w:
+        async with web(**settings) as w:
 
             def script(submit) -> None:
+                assert memoryview(submit.prompt).cast("I").tolist() == prompt
                 events = [(0, position, token) for position, token in enumerate(drawn)]
                 end = w.scheduler.finish(submit.number, len(drawn), "length")
                 scored = [OutputLogprobs(submit.number, 0, True, 1, entries(prompt[1:]))] if echo else []
@@ -94,11 +120,12 @@ def test_offsets_are_places_in_the_text(web, tokenizer, read_items, echo):
             w.scheduler.script = script
             asked = {"prompt": written, "echo": echo, "logprobs": 1, "max_tokens": len(drawn)}
             (choice,) = (await w.complete(**asked)).json()["choices"]
-            assert choice["text"] == (written if echo else "") + "é 🦊ox"
+            assert choice["text"] == (written if echo else "") + text
             offsets = choice["logprobs"]["text_offset"]
             for token, place in zip(choice["logprobs"]["tokens"], offsets, strict=True):
-                if "\ufffd" not in token and token != "<|turn|>":
-                    assert choice["text"][place : place + len(token)] == token
+                shown = token if place and place != len(written) * echo else token.lstrip()
+                if "\ufffd" not in token and token not in ("<|turn|>", "<s>"):
+                    assert choice["text"][place : place + len(shown)] == shown
             assert sorted(offsets) == offsets
             assert offsets[-1] < len(choice["text"])
             items = read_items((await w.complete(**asked, stream=True)).text)[:-1]
