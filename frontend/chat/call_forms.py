@@ -24,8 +24,12 @@ class CallForm(NamedTuple):
 
     def write(self, messages: Sequence[Variables]) -> list[Variables]:
         """The messages in this form."""
-        names = {call["id"]: call["function"]["name"] for one in messages for call in one.get("tool_calls", ())}
-        return [self._turn(one, names) for one in messages]
+        names: dict[str, str] = {}  # of the latest call with an id: some servers count anew in every turn
+        written = []
+        for one in messages:
+            names |= {call["id"]: call["function"]["name"] for call in one.get("tool_calls", ())}
+            written.append(self._turn(one, names))
+        return written
 
     def _turn(self, message: Variables, names: dict[str, str]) -> Variables:
         if calls := message.get("tool_calls"):

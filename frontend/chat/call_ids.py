@@ -45,13 +45,13 @@ class NamedCallIds:
 
     def put(self, messages: Sequence[dict[str, Any]]) -> None:
         """Replace the ids without the name of the function, those of results likewise."""
-        calls = [call for message in messages for call in message.get("tool_calls", ())]
         found: dict[str, str] = {}
-        for number, call in enumerate(calls):
-            name, given = call["function"]["name"], call["id"]
-            call["id"] = given if f"{name}:" in given else f"functions.{name}:{number}"
-            found[given] = call["id"]
+        number = 0
         for message in messages:
+            for call in message.get("tool_calls", ()):
+                name, given = call["function"]["name"], call["id"]
+                call["id"] = found[given] = given if f"{name}:" in given else f"functions.{name}:{number}"
+                number += 1
             if "tool_call_id" in message:
                 message["tool_call_id"] = found.get(message["tool_call_id"], message["tool_call_id"])
 

@@ -17,7 +17,7 @@ from quire.proto.messages.params import ParameterError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from rendering import HI, in_process, made
+from rendering import HI, SPECIALS, in_process, made
 
 ARGUMENTS = '{"city": "Z\\u00fcrich <|end|>",  "days": [1, null]}'
 FORMS = {"object": json.loads, "text": str}
@@ -50,6 +50,7 @@ def by_transformers(source: str, messages: list[ChatMessage], form: str, null: b
 
 def rendered(source: str, messages: list[ChatMessage]) -> str:
     text, originals = in_process(made(source), Chat(messages))
+    assert not any(special in text for special in SPECIALS)  # no template here writes one
     return text.translate(originals)
 
 
@@ -268,8 +269,7 @@ def test_ids_that_a_template_takes_stay_as_they_are():
     source = MISTRAL.replace("ASKS", ASKS[0])
     assert rendered(source, talk()) == by_transformers(source, talk(), "object")
     for untouched in ("c.id | length == 0", "c.name | length != 9", "c.id | length > 9"):
-        source = MISTRAL.replace("ASKS", untouched).replace("m.tool_call_id | length != 9", "false")
-        assert made(source).call_ids is None
+        assert made("{% for c in calls %}{{ " + untouched + " }}{% endfor %}").call_ids is None
 
 
 def test_a_template_that_cuts_long_ids_is_given_no_shorter_ones():
@@ -290,7 +290,11 @@ KIMI = (
 def test_a_template_that_shows_ids_alone_is_given_ids_with_names(ids):
     calls = [ToolCall(one, name, "{}") for one, name in zip(ids, "fg", strict=True)]
     results = [ChatMessage("tool", name, tool_call_id=one or "y") for one, name in zip(ids, "fg", strict=True)]
-    text = rendered(KIMI, [*HI, ChatMessage("assistant", "", tool_calls=calls), *results])
+    text = rendered(KIMI, [*HI, chat := ChatMessage("assistant", "", tool_calls=calls), *results])
     assert re.findall(r"begin\|>([^<]*)<\|tool_call_arg", text) == ["functions.f:0", "functions.g:1"]
     assert "## Return of functions.f:0: f" in text
     assert ("## Return of functions.g:1: g" in text) == bool(ids[1])
+    twice = []  # a server that counts anew in every turn
+    for call, result in zip(calls, results, strict=True):
+        twice += [replace(chat, tool_calls=[replace(call, id="x")]), replace(result, tool_call_id="x")]
+    assert re.findall("Return of (.*?): .", rendered(KIMI, twice)) == ["functions.f:0", "functions.g:1"]
