@@ -110,10 +110,7 @@ class RequestPreparer:
     async def _parameters(self, checked: _Checked, prompt: _Prompt) -> SamplingParams:
         request = checked.request
         if isinstance(request.input, Chat):
-            answer_format = prompt.answer_format
-            if answer_format is not None and checked.model.switches_off(request.input):
-                answer_format = replace(answer_format, may_reason=False)  # its end would be waited for in vain
-            request = with_reasoning_first(request, answer_format)
+            request = with_reasoning_first(request, prompt.answer_format)
         if checked.max_tokens_is_bound:
             request = validate.within_room(request, len(prompt.ids), checked.facts)
         if request.suffix is not None and (infill := checked.model.infill) is not None:

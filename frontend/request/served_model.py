@@ -158,10 +158,6 @@ class ServedModel:
             name = EFFORT if strict else next(name for name in SWITCHES if variables.get(name) is False)
             raise ParameterError(f"chat.template_kwargs.{name}", UNSWITCHED, "UNSUPPORTED")
 
-    def switches_off(self, chat: Chat) -> bool:
-        """True for a checked chat whose template is given the wish for no reasoning."""
-        return self._has_switch and wanted(template_kwargs(chat)) is False
-
     @property
     def _has_switch(self) -> bool:
         return self.template is not None and self.template.thinking.exists

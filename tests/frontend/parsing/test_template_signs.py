@@ -101,7 +101,6 @@ EXCERPTS = {
         "hy_v3_opensource",
         "hy_v3_opensource",
     ),
-    "Granite 3.3": ("<|tool_call|> in <think></think> tags and in <response></response>", "granite", "granite33"),
     "MiniMax M3": (
         "{%- set ns = ']<]minimax[>[' %} ns ~ '<tool_call>' '<mm:think></mm:think>'",
         "minimax_m3",

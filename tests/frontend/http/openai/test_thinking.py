@@ -69,19 +69,6 @@ def test_a_template_with_a_switch_is_told_in_its_own_words(web, tokenizer, templ
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("fields", [NONE, DISABLED, {"chat_template_kwargs": {"thinking": False}}])
-def test_a_grammar_does_not_wait_for_the_end_of_reasoning_that_is_switched_off(web, tokenizer, template, fields):
-    async def main():
-        async with web(**template(SWITCHES["enable_thinking"])) as w:
-            body = {"messages": [USER], "response_format": {"type": "json_object"}}
-            await prompt(w, tokenizer, CHAT, body)
-            assert w.scheduler.submits[-1].params.structured.after == "</think>"
-            await prompt(w, tokenizer, CHAT, body | fields)
-            assert w.scheduler.submits[-1].params.structured.after == ""
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("source", [UNSWITCHED, GPT_OSS])
 def test_a_model_that_cannot_be_told_refuses_or_leaves_its_reasoning_out(web, tokenizer, template, source):
     refused = [
