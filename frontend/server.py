@@ -206,6 +206,7 @@ class FrontendServer:
     async def _write_when_ready(self) -> None:
         while self.scheduler.state != "ready":
             await self.health.changed()
+        await self.models.default.check_turn_end()
         self._ready_file.write_state(self._ports, ready=True)
 
     async def _drained(self) -> None:

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from quire.deploy.gguf.metadata import REMEDY, Metadata
-from quire.deploy.gguf.vocabulary import Vocabulary, post_processor
+from quire.deploy.gguf.vocabulary import MERGES, Vocabulary, post_processor
 from quire.worker.weights.parts import ModelError
 
-MERGES: Final = "tokenizer.ggml.merges"
 PRE: Final = "tokenizer.ggml.pre"
 
 

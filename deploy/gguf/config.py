@@ -45,7 +45,7 @@ SHARED_SIZE: Final = "expert_shared_feed_forward_length"
 
 
 def config_of(model: GgufModel) -> dict[str, Any]:
-    """Fields of config.json. ModelError names what is not served."""
+    """Fields of config.json, but for the ends, which the vocabulary says. ModelError names what is not served."""
     metadata = Metadata(model.metadata)
     arch = metadata.text(ARCHITECTURE)
     if arch not in ARCHITECTURES:
@@ -62,7 +62,6 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     for name in ("attention.value_length", "rope.dimension_count"):
         if metadata.integer(f"{arch}.{name}", head_dim) != head_dim:
             raise ModelError(f"{arch}.{name}", f"must be that of keys, {head_dim}; {REMEDY}")
-    ends = dict.fromkeys(token for key in ENDS if (token := metadata.token(key)) is not None)
     return {
         "architectures": [ARCHITECTURES[arch]],
         "model_type": arch,
@@ -80,7 +79,6 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": HEAD not in model.tensors,
         "bos_token_id": metadata.token(BEGIN),
-        "eos_token_id": list(ends) or None,
         **rope_parameters(metadata, arch, head_dim, _divisors(model, head_dim)),
         **(_experts(metadata) if arch == ROUTED else {}),
     }

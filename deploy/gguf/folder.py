@@ -14,7 +14,7 @@ from quire.deploy.gguf.pooling import CONFIG, MODULES, pooling_files
 from quire.deploy.gguf.roberta import roberta
 from quire.deploy.gguf.sentencepiece import sentencepiece
 from quire.deploy.gguf.unigram import unigram
-from quire.deploy.gguf.vocabulary import Vocabulary, read_vocabulary, token_of
+from quire.deploy.gguf.vocabulary import Vocabulary, end_ids, read_vocabulary, token_of
 from quire.deploy.gguf.wordpiece import wordpiece
 from quire.worker.weights.gguf.files import files_of, read_files
 from quire.worker.weights.gguf.names import ARCHITECTURE, ENCODER
@@ -54,6 +54,8 @@ def make_folder(path: Path, folder: Path, with_tokenizer: bool) -> None:
     vocabulary = read_vocabulary(metadata, config["vocab_size"])
     made = {"config.json": config, "tokenizer_config.json": _tokenizer_config(metadata, vocabulary)}
     made |= pooling_files(metadata, arch)
+    if arch != ENCODER:
+        config["eos_token_id"] = end_ids(metadata, vocabulary)
     if with_tokenizer:
         made["tokenizer.json"] = _tokenizer(metadata, vocabulary, OF_ENCODERS if arch == ENCODER else TOKENIZERS)
     folder.mkdir(mode=0o700, exist_ok=True)

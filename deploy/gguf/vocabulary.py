@@ -1,5 +1,6 @@
 """The vocabulary of a GGUF file: tokens with their kinds, and the parts of a tokenizer.json that every model shares."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,7 +10,17 @@ from quire.worker.weights.parts import ModelError
 
 TOKENS: Final = "tokenizer.ggml.tokens"
 TYPES: Final = "tokenizer.ggml.token_type"
+MERGES: Final = "tokenizer.ggml.merges"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+MARK: Final = re.compile(
+    r"<\|(eot_id|eom_id|im_end|end|return|calls?|flush|endoftext|end_of_text|fim_pad|fim_repo|repo_name|file_sep)\|>"
+    r"|<(end_of_turn|end_of_utterance|turn\||\|tool_response|eos|/s|fim[-_]pad|fim-repo|reponame|REPO|PAD)>"
+    r"|<｜end▁of▁sentence｜>|_?<EOT>|\[(EOT|EOS|PAD)\]|\[e~\["
+)
+"""Texts of tokens that end an output, whatever the keys say: marks of turns, and those between files of code.
+
+Source: llama.cpp's src/llama-vocab.cpp.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,17 @@ class Vocabulary:
         ordinary = (n for n, kind in kinds if kind not in (CONTROL, USER_DEFINED))
         return {token: index for index, token in enumerate(self.tokens[: max(ordinary, default=0)])}
 
+    @property
+    def marks(self) -> list[int]:
+        """Control tokens that end an output by their text."""
+        kinds = enumerate(zip(self.tokens, self.types, strict=True))
+        found = {token: index for index, (token, kind) in kinds if kind == CONTROL and MARK.fullmatch(token)}
+        if found.keys() & {"<|return|>", "<|flush|>"} and found.keys() & {"<|call|>", "<|calls|>"}:
+            found.pop("<|end|>", None)  # of a message there, and others end the turn
+        if "<|tool_response>" in found:
+            found.pop("</s>", None)  # a tag of HTML there
+        return list(found.values())
+
     def added(self) -> list[dict[str, Any]]:
         """Entries of `added_tokens`: control tokens, which are special, and what the model's makers defined."""
         plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
@@ -44,7 +66,10 @@ class Vocabulary:
 
 
 def read_vocabulary(metadata: Metadata, most: int) -> Vocabulary:
-    """Tokens and types, at most so many. Raises ModelError."""
+    """Tokens and types, at most so many; a mark is a control token unless merges make it of texts, too.
+
+    Raises ModelError.
+    """
     tokens = metadata.texts(TOKENS)
     types = metadata.integers(TYPES) if TYPES in metadata else [NORMAL] * len(tokens)
     if len(types) != len(tokens):
@@ -60,7 +85,16 @@ def read_vocabulary(metadata: Metadata, most: int) -> Vocabulary:
         if not token and kind in (CONTROL, USER_DEFINED, UNKNOWN):
             raise ModelError(TOKENS, f"a token of type {kind} is empty; {REMEDY}")
         seen.add(token)
-    return Vocabulary(tuple(tokens), tuple(types))
+    written = {merge.replace(" ", "", 1) for merge in metadata.texts(MERGES)} if MERGES in metadata else set()
+    marks = {token for token in tokens if MARK.fullmatch(token)} - written
+    kinds = (CONTROL if token in marks else kind for token, kind in zip(tokens, types, strict=True))
+    return Vocabulary(tuple(tokens), tuple(kinds))
+
+
+def end_ids(metadata: Metadata, vocabulary: Vocabulary) -> list[int] | None:
+    """The ids of all tokens that end an output, by the keys and by their texts; None: there is none."""
+    named = [token for key in ENDS if (token := metadata.token(key)) is not None]
+    return list(dict.fromkeys([*named, *vocabulary.marks])) or None
 
 
 def token_of(metadata: Metadata, key: str, vocabulary: Vocabulary) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from quire.frontend.chat.checks import template_kwargs
 from quire.frontend.chat.load_template import load_template
 from quire.frontend.chat.probe import Probe
+from quire.frontend.chat.turn_end import behind_answer
 from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.parsing.formats import OFF, AnswerFormat, AnswerFormats
@@ -28,6 +29,10 @@ from quire.proto.messages.requests import ModelFacts
 
 UNPARSED = "the chat template shows tools, but the format of its calls is not known: they are answered as text"
 MISREAD = "the parser {!r} does not read the calls that the chat template shows: they may be answered as text"
+ENDLESS = (
+    "the chat template ends an answer with %s, and the model's files name as ends: %s; answers may go on behind it; "
+    """name it with --hf-overrides '{"eos_token_id": %d}', or as stop_token_ids in every request"""
+)
 UNREAD = (
     "is {}, and this model reads text alone; leave it out, or ask a model that takes {} (those whose "
     "input_modalities in /v1/models say so)"
@@ -189,6 +194,16 @@ class ServedModel:
             log.warning("%s: %s", self.names[0], self.warning)
         if self.images is not None:
             await self.images.start()
+
+    async def check_turn_end(self) -> None:
+        """Warn where no token that the chat template writes behind an answer is an end of the model."""
+        if self.facts is None or self.facts.task != "generate" or self.template is None:
+            return
+        ids, marks = await behind_answer(self.template, self.tokenizer)
+        ends = self.facts.eos_token_ids
+        if marks and not set(ids) & set(ends):
+            named = ", ".join(map(self.tokenizer.token_text, ends)) or "none"
+            log.warning(f"%s: {ENDLESS}", self.names[0], marks[0], named, self.tokenizer.specials.ids[marks[0]])
 
     async def close(self) -> None:
         """End the child processes."""

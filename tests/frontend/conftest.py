@@ -150,6 +150,7 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
         api_key: str | None = None,
         media: MediaFacts | None = None,
         length: int = 512,
+        ends: tuple[int, ...] = (0,),
         **changes: object,
     ) -> AsyncIterator[Serving]:
         address = f"ipc://{tmp_path}/s.sock"
@@ -164,7 +165,7 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
         }
         server = FrontendServer(FrontendConfig(**{**values, **changes}))
         async with FakeScheduler(address) as scheduler:
-            scheduler.facts = facts(media=media, max_model_len=length)
+            scheduler.facts = facts(media=media, max_model_len=length, eos_token_ids=ends)
             port = await server.start()
             running = asyncio.create_task(server.run())
             try:

@@ -19,6 +19,7 @@ from quire.worker.specs.head_spec import (
     read_padding,
     read_token_head,
 )
+from quire.worker.specs.kinds.ends import stated_ends, tokenizer_ends
 from quire.worker.specs.library.apart import describe_apart
 from quire.worker.specs.library.choice import Describe, described, head_shape, stated_config, uses_library
 from quire.worker.specs.library.spec import LibrarySpec
@@ -74,7 +75,7 @@ def read_spec(
     if task == "generate" and not can_generate:
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
     if can_generate and (task == "generate" or (task == "auto" and not (model_dir / MODULES).exists())):
-        return spec
+        return _with_all_ends(spec, config, tokens)
     scores = task in ("auto", "pooling", "score") and is_cross_encoder(model_dir)
     shape = head_shape(spec) if isinstance(spec, LibrarySpec) else ARCHITECTURES[spec.architecture].classifier
     if not scores and (task in HEAD_TASKS or (task in ("auto", "pooling") and shape is not None)):
@@ -102,6 +103,14 @@ def _cut(spec: AnySpec, model_dir: Path, tokenizer: Path, asked: int) -> AnySpec
     if longest is None or longest >= spec.max_model_len or asked > longest:
         return spec
     return replace(spec, max_model_len=longest)
+
+
+def _with_all_ends(spec: AnySpec, config: Config, tokenizer: Path) -> AnySpec:
+    """The spec with the ends that stand outside the text's own section, too; without those that no logit is for."""
+    if isinstance(spec, EncoderSpec):
+        return spec
+    ids = dict.fromkeys((*spec.eos_token_ids, *stated_ends(config, {}), *tokenizer_ends(tokenizer)))
+    return replace(spec, eos_token_ids=tuple(token for token in ids if token < spec.vocab_size))
 
 
 def _with_head(spec: AnySpec, config: Config, head: HeadSpec) -> AnySpec:

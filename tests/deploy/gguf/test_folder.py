@@ -36,8 +36,9 @@ def config_of(folder, metadata=None, tensors=None, with_tokenizer=True):
 def test_the_config_is_that_of_the_original(tmp_path, name):
     make_folder(next(MADE.glob(f"{name}*.gguf")), tmp_path / "made", with_tokenizer=True)
     made = json.loads((tmp_path / "made" / "config.json").read_text())
-    original = EXPECTED[name]["config"]
+    original = EXPECTED[name]["config"] | {"eos_token_id": made["eos_token_id"]}
     assert {key: made[key] for key in original} == original
+    assert made["eos_token_id"][:1] == EXPECTED[name]["config"]["eos_token_id"]
     (tmp_path / "original").mkdir()
     (tmp_path / "original" / "config.json").write_text(json.dumps(original | {"dtype": made["dtype"]}))
     assert read_spec(tmp_path / "made") == read_spec(tmp_path / "original")
@@ -79,6 +80,50 @@ def test_every_token_that_ends_is_an_end(tmp_path):
     ids = {"eos_token_id": 3, "eot_token_id": 2, "eom_token_id": 3}
     made = config_of(tmp_path, {f"tokenizer.ggml.{key}": token for key, token in ids.items()})
     assert made["eos_token_id"] == [3, 2]
+
+
+MARKS = (
+    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",
+    "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "<end_of_utterance>", "<turn|>", "<|tool_response>", "<eos>",
+    "</s>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~[", "<｜end▁of▁sentence｜>", "<|fim_pad|>", "<fim-pad>",
+    "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>",
+    "<|file_sep|>",
+)  # fmt: skip
+"""Texts by which llama.cpp ends an output."""
+
+
+def of_vocabulary(folder, tokens, types, **keys):
+    """The ends and the special tokens of a model whose `eos_token_id` names the first token."""
+    tokens = ["a", "b", "ab", *tokens]
+    changed = {"tokens": tokens, "token_type": [1, 1, 1, *types], "eos_token_id": 0, **keys}
+    tensors = {"token_embd.weight": (len(tokens), 32)}
+    ends = config_of(folder, {f"tokenizer.ggml.{key}": one for key, one in changed.items()}, tensors)["eos_token_id"]
+    added = json.loads((folder / "made" / "tokenizer.json").read_text())["added_tokens"]
+    return {tokens[end] for end in ends}, {one["content"] for one in added if one["special"]}
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "control", "user defined"])
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_ends_an_output_by_its_text_whatever_the_keys_say(mark, kind, tmp_path):
+    found = of_vocabulary(tmp_path, [mark, "<|begin|>"], [{"ordinary": 1, "control": 3, "user defined": 4}[kind], 3])
+    assert found == ({"a", mark}, {mark, "<|begin|>"})
+
+
+def test_marks_that_end_something_else_are_no_ends(tmp_path):
+    harmony = ["<|end|>", "<|return|>", "<|call|>"]
+    assert of_vocabulary(tmp_path, harmony, [3, 3, 3])[0] == {"a", "<|return|>", "<|call|>"}
+    assert of_vocabulary(tmp_path, ["<|end|>", "<|call|>"], [3, 3])[0] == {"a", "<|end|>", "<|call|>"}
+    solar = ["<|end|>", "<|flush|>", "<|calls|>"]
+    assert of_vocabulary(tmp_path, solar, [3, 3, 3])[0] == {"a", "<|flush|>", "<|calls|>"}
+    gemma = ["</s>", "<|tool_response>", "<turn|>"]
+    assert of_vocabulary(tmp_path, gemma, [4, 3, 3])[0] == {"a", "<|tool_response>", "<turn|>"}
+
+
+def test_a_mark_that_merges_make_of_a_text_is_no_end(tmp_path):
+    """Many vocabularies have the tag of HTML that others end by."""
+    tokens, merges = ["<", "/", "s", ">", "</", "s>", "</s>"], ["< /", "s >", "</ s>"]
+    assert of_vocabulary(tmp_path, tokens, [1] * 7, merges=merges)[0] == {"a"}
+    assert of_vocabulary(tmp_path, tokens, [1] * 7)[0] == {"a", "</s>"}
 
 
 def test_named_templates_are_kept(tmp_path):

@@ -88,12 +88,13 @@ def test_a_config_written_by_transformers_reads_as_transformers_reads_it(archite
     [
         (2, None, (2,)),
         ([2, 3], None, (2, 3)),
-        (2, {"eos_token_id": [5, 6]}, (5, 6)),
+        (2, {"eos_token_id": [5, 6]}, (5, 6, 2)),
+        ([6, 2], {"eos_token_id": [5, 6]}, (5, 6, 2)),
         (2, {"eos_token_id": None}, (2,)),
         (None, {}, ()),
     ],
 )
-def test_end_tokens_come_from_the_generation_config_first(config, generation, expected):
+def test_end_tokens_are_those_of_both_files(config, generation, expected):
     assert spec_of(generation, eos_token_id=config).eos_token_ids == expected
 
 

@@ -20,7 +20,6 @@ from quire.worker.fields import (
     read_config,
     read_generation,
     shown,
-    token_ids,
 )
 from quire.worker.models.library.build import DECLARED, linear_modules, own_tensors, path_of, staying_modules
 from quire.worker.models.library.joins import joins
@@ -29,6 +28,7 @@ from quire.worker.models.library.plan import EXPERTS, dealt, style_of, undivided
 from quire.worker.models.library.reads import Reads
 from quire.worker.models.library.stored import Stored, ignored_names, pattern_of, stored_names, target_of
 from quire.worker.models.library.trace import trace
+from quire.worker.specs.kinds.ends import stated_ends
 from quire.worker.specs.library.spec import HALVES, NUMBER, LibraryLinear, LibrarySpec, StoredName
 from quire.worker.specs.sentence.pooling import Mode
 from quire.worker.weights.parts import ModelError
@@ -91,7 +91,7 @@ def describe_config(config: Config, generation: Config) -> LibrarySpec:
         undivided=undivided(parts.whole, head, embedding) or _stored_together(experts, by_expert),
         max_model_len=_max_model_len(read) - first_position,
         dtype=checkpoint_dtype(config),
-        eos_token_ids=token_ids(generation, "eos_token_id") or token_ids(config, "eos_token_id"),
+        eos_token_ids=stated_ends(config, generation),
         stored_names=rules,
         ignored_names=tuple(dict.fromkeys(ignored_names(parts, [rule.pattern for rule in rules]))),
         head_names=_head_names(parts, head),

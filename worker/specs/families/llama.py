@@ -13,9 +13,9 @@ from quire.worker.fields import (
     integer,
     num_layers,
     number,
-    token_ids,
 )
 from quire.worker.specs.head_spec import HeadShape
+from quire.worker.specs.kinds.ends import stated_ends
 from quire.worker.specs.kinds.rope import DEFAULT_THETA, max_model_len, read_rope, rope_parameters
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
 from quire.worker.weights.layout import PairsApart
@@ -168,7 +168,7 @@ def decoder(
         tied_embeddings=flag(config, "tie_word_embeddings", False),
         max_model_len=max(max_model_len(layer.attention.rope, max_position) for layer in layers),
         dtype=checkpoint_dtype(config),
-        eos_token_ids=token_ids(generation, "eos_token_id") or token_ids(config, "eos_token_id"),
+        eos_token_ids=stated_ends(config, generation),
     )
 
 
