@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire.frontend.parsing.formats import AnswerFormats
-from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.params import SamplingParams, read_top_k
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -24,7 +24,7 @@ class SamplingOverrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: int | float | None = None
     """-1 and 0: all tokens."""
     min_p: float | None = None
     repetition_penalty: float | None = None
@@ -35,7 +35,7 @@ class SamplingOverrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def values(self) -> dict[str, Any]:
         """The fields that are set, as `SamplingParams` takes them."""
         values = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        return values | ({"top_k": 0} if self.top_k == -1 else {})
+        return values if self.top_k is None else values | {"top_k": read_top_k(self.top_k)}
 
 
 class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

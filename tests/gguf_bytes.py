@@ -19,6 +19,8 @@ def text(value):
 
 
 def kind_of(value):
+    if type(value) is int and value < 0:
+        return 5
     return {bool: BOOL, int: U32, float: FLOAT, str: TEXT, list: ARRAY, bytes: ARRAY}[type(value)]
 
 

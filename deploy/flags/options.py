@@ -112,7 +112,7 @@ class ServeOptions:
     enable_auto_tool_choice: Annotated[bool, Flag("model", "let the model itself decide to call a tool")] = True
     generation_config: Annotated[
         Literal["auto", "vllm"],
-        Flag("model", "auto: sampling defaults of the model's generation_config.json; vllm: neutral ones"),
+        Flag("model", "auto: sampling defaults of the model's generation_config.json or GGUF file; vllm: neutral ones"),
     ] = "auto"
     override_generation_config: Annotated[
         str,

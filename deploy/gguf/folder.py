@@ -12,6 +12,7 @@ from quire.deploy.gguf.encoder import encoder_config
 from quire.deploy.gguf.metadata import Metadata
 from quire.deploy.gguf.pooling import CONFIG, MODULES, pooling_files
 from quire.deploy.gguf.roberta import roberta
+from quire.deploy.gguf.sampling import generation_config
 from quire.deploy.gguf.sentencepiece import sentencepiece
 from quire.deploy.gguf.unigram import unigram
 from quire.deploy.gguf.vocabulary import Vocabulary, end_ids, read_vocabulary, token_of
@@ -27,7 +28,8 @@ Tokenizers = dict[str, Callable[[Metadata, Vocabulary], dict[str, Any]]]
 TOKENIZERS: Final[Tokenizers] = {"gpt2": byte_bpe, "llama": sentencepiece}
 """Those of decoders."""
 OF_ENCODERS: Final[Tokenizers] = {"bert": wordpiece, "t5": unigram, "gpt2": roberta}
-MADE: Final = ("config.json", "tokenizer.json", "tokenizer_config.json", MODULES, CONFIG)
+GENERATION: Final = "generation_config.json"
+MADE: Final = ("config.json", GENERATION, "tokenizer.json", "tokenizer_config.json", MODULES, CONFIG)
 TEMPLATE: Final = "tokenizer.chat_template"
 NAMED_TEMPLATES: Final = ("tool_use",)
 TOKENS: Final = {
@@ -42,9 +44,9 @@ TOKENS: Final = {
 def make_folder(path: Path, folder: Path, with_tokenizer: bool) -> None:
     """Write config.json, tokenizer.json, tokenizer_config.json and links to the files of the model at `path`.
 
-    Where a pooling is stated the files of sentence-transformers say it. Without `with_tokenizer` no tokenizer.json is
-    made, and none needs to be possible. Raises ModelError and CheckpointError for what is not served, OSError where
-    nothing can be written.
+    Where a pooling is stated the files of sentence-transformers say it, and where sampling is, generation_config.json.
+    Without `with_tokenizer` no tokenizer.json is made, and none needs to be possible. Raises ModelError and
+    CheckpointError for what is not served, OSError where nothing can be written.
     """
     files = files_of(path)
     model = read_files(files, with_arrays=True)
@@ -52,10 +54,12 @@ def make_folder(path: Path, folder: Path, with_tokenizer: bool) -> None:
     arch = metadata.text(ARCHITECTURE)
     config = encoder_config(model) if arch == ENCODER else config_of(model)
     vocabulary = read_vocabulary(metadata, config["vocab_size"])
-    made = {"config.json": config, "tokenizer_config.json": _tokenizer_config(metadata, vocabulary)}
-    made |= pooling_files(metadata, arch)
     if arch != ENCODER:
         config["eos_token_id"] = end_ids(metadata, vocabulary)
+    made = {"config.json": config, "tokenizer_config.json": _tokenizer_config(metadata, vocabulary)}
+    made |= pooling_files(metadata, arch)
+    if sampling := generation_config(metadata):
+        made[GENERATION] = sampling
     if with_tokenizer:
         made["tokenizer.json"] = _tokenizer(metadata, vocabulary, OF_ENCODERS if arch == ENCODER else TOKENIZERS)
     folder.mkdir(mode=0o700, exist_ok=True)

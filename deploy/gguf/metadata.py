@@ -41,8 +41,16 @@ class Metadata:
         value = self._values.get(key, default)
         if type(value) not in (int, float) or not isinstance(value, int | float) or not 0 < value <= MAX_NUMBER:
             raise _wrong(key, value, "a positive number")
-        short = np.float32(value)
-        return float(str(short)) if float(short) == value else float(value)  # files hold 32 bits of 1e-05
+        return _shortest(float(value))
+
+    def real(self, key: str) -> int | float:
+        """Any number but infinite ones and NaN."""
+        value = self._values.get(key)
+        if type(value) is int:
+            return value
+        if type(value) is not float or not abs(value) <= MAX_NUMBER:
+            raise _wrong(key, value, "a number")
+        return _shortest(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._values.get(key, default)
@@ -74,6 +82,12 @@ class Metadata:
         if not isinstance(value, list) or not all(isinstance(one, float) and abs(one) <= MAX_NUMBER for one in value):
             raise _wrong(key, value, "a list of finite numbers")
         return [float(one) for one in value]
+
+
+def _shortest(value: float) -> float:
+    """The number with the fewest digits that 32 bits hold alike, as 1e-05; one of 64 bits stays as it is."""
+    short = np.float32(value)
+    return float(str(short)) if float(short) == value else value
 
 
 def _wrong(key: str, value: object, wanted: str) -> ModelError:

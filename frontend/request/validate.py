@@ -24,6 +24,7 @@ from quire.proto.messages.params import (
     ParameterError,
     SamplingParams,
     check_token_ids,
+    read_top_k,
 )
 from quire.proto.messages.requests import Limits, ModelFacts, Welcome
 
@@ -197,8 +198,8 @@ def sampling_params(
 ) -> SamplingParams:
     """The sampling parameters; `seed` and `max_tokens` are for a request that has none. Raises `ParameterError`."""
     chosen = {field: getattr(request, field) for field in FIELDS}
-    if chosen["top_k"] == -1:
-        chosen["top_k"] = 0
+    if chosen["top_k"] is not None:
+        chosen["top_k"] = read_top_k(chosen["top_k"])
     values = {field: getattr(defaults, field) if value is None else value for field, value in chosen.items()}
     params = SamplingParams(
         **values,

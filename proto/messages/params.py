@@ -138,6 +138,19 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
         return self.temperature == 0.0
 
 
+def read_top_k(value: object) -> int:
+    """The `top_k` that a request, a deployment or a model's files mean: -1 keeps all tokens, as 0 does, and 20.0 is 20.
+
+    Raises `ParameterError`.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    top_k = 0 if value == -1 else value
+    _int("top_k", top_k, 0, INT64_MAX)
+    assert isinstance(top_k, int)
+    return top_k
+
+
 def check_token_ids(params: SamplingParams, prompt: Sequence[int], vocab_size: int) -> None:
     """Raise `ParameterError` for any token id outside [0, vocab_size), the width of the logits."""
     named = (
@@ -167,7 +180,7 @@ def _float(field: str, value: float, low: float, high: float, *, open_low: bool 
         )
 
 
-def _int(field: str, value: int, low: int, high: int) -> None:
+def _int(field: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ParameterError(field, f"must be an integer in [{low}, {high}], got {value!r:.{MOST_SHOWN}}")
 

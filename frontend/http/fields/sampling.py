@@ -71,7 +71,7 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
 
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: int | float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None

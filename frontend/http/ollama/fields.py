@@ -59,7 +59,7 @@ MAX_TIME = 64
 
 class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     temperature: float | None = None
-    top_k: int | None = None
+    top_k: int | float | None = None
     """0 and less: all tokens."""
     top_p: float | None = None
     min_p: float | None = None

@@ -82,6 +82,42 @@ def test_every_token_that_ends_is_an_end(tmp_path):
     assert made["eos_token_id"] == [3, 2]
 
 
+SAMPLING = {
+    "none": ({}, None),
+    "all": (
+        {"temp": 0.7, "top_k": 20, "top_p": 0.8, "min_p": 0.05, "penalty_repeat": 1.05, "penalty_last_n": 64},
+        {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "min_p": 0.05, "repetition_penalty": 1.05},
+    ),
+    "whole numbers for others and others for whole ones": (
+        {"temp": 1, "top_k": 20.0, "top_p": 1, "penalty_repeat": 1},
+        {"temperature": 1.0, "top_k": 20, "top_p": 1.0, "repetition_penalty": 1.0},
+    ),
+    "beyond what changes something": (
+        {"temp": -1.0, "top_k": -5, "top_p": 1.5, "min_p": -0.1},
+        {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    ),
+    "a penalty over no token": ({"penalty_repeat": 1.5, "penalty_last_n": 0}, {}),
+}
+
+
+@pytest.mark.parametrize("what", SAMPLING)
+def test_recommended_sampling_is_the_default_of_requests(what, tmp_path):
+    from quire.frontend.request.defaults import Defaults, load_defaults
+
+    keys, expected = SAMPLING[what]
+    config_of(tmp_path, {f"general.sampling.{key}": value for key, value in keys.items()})
+    assert load_defaults(str(tmp_path / "made")) == Defaults(**(expected or {}))
+    assert (tmp_path / "made" / "generation_config.json").exists() == (expected not in (None, {}))
+    config_of(tmp_path)
+    assert not (tmp_path / "made" / "generation_config.json").exists()
+
+
+def test_recommended_sampling_that_is_not_served_reaches_the_frontend_by_its_name(tmp_path):
+    others = {"xtc_probability": 0.5, "mirostat": 2, "sequence": "top_k;temperature"}
+    config_of(tmp_path, {f"general.sampling.{key}": value for key, value in others.items()})
+    assert json.loads((tmp_path / "made" / "generation_config.json").read_text()) == others
+
+
 MARKS = (
     "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",
     "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "<end_of_utterance>", "<turn|>", "<|tool_response>", "<eos>",
@@ -164,6 +200,8 @@ REFUSED = {
         {"tokenizer.ggml.model": "t5"},
         "'t5' is not supported; supported: gpt2, llama; .*--tok",
     ),
+    "a temperature that is no number": ({"general.sampling.temp": "hot"}, "sampling.temp: must be a number, got 'hot'"),
+    "an endless top_k": ({"general.sampling.top_k": float("inf")}, "top_k: must be a number, got inf"),
     "no tokenizer": ({"tokenizer.ggml.model": None}, "tokenizer.ggml.model: is not there"),
     "more tokens than the model has": (
         {"tokenizer.ggml.tokens": list("abcde"), "tokenizer.ggml.token_type": [1] * 5},
