@@ -44,7 +44,7 @@ class Rotary:
         spec, of_queries = self._spec, None
         if spec.query_beta:
             ahead = int(spec.counts_own)
-            of_queries = query_factors(positions[0], ahead, spec.original_max_position, spec.query_beta)
+            of_queries = query_factors(positions[0], ahead, spec.queries_grow_every, spec.query_beta)
         return Rotation(*self(positions), of_queries)
 
     def __call__(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

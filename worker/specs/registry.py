@@ -230,9 +230,9 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
     names = architecture.names
     if isinstance(spec, ModelSpec) and (attention := spec.layers[0].attention).rope.interleaved:
         names = llama.apart(names, attention)
-    if isinstance(spec, ModelSpec) and spec.experts:
-        names = gemma4.beside_experts(names) if spec.experts[0].beside else names
-        names = names.of_experts(spec.experts[0].num_experts)
+    if isinstance(spec, ModelSpec):
+        names = gemma4.beside_experts(names) if spec.experts and spec.experts[0].beside else names
+        names = names.of_experts(spec.experts[0].num_experts if spec.experts else 0)
     rows = () if spec.head is None else spec.head.tokens
     if isinstance(spec, ModelSpec) and rows:
         names = names.with_rows("classifier.output", RowsOf(spec.vocab_size, rows), is_tied=spec.tied_embeddings)

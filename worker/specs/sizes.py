@@ -7,7 +7,7 @@ from math import prod
 from typing import Final
 
 from quire.worker.quant.form import BLOCK, DENSE, STEP, UNIT, F8Blocks, Form, Groups
-from quire.worker.quant.plan import EMBEDDING, Plan, Shape
+from quire.worker.quant.plan import EMBEDDING, EXPERT, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.spec import ExpertsSpec, LayerSpec, ModelSpec, NormPlaces, StreamsSpec
@@ -148,6 +148,8 @@ def divided_blocks(spec: AnySized, plan: Plan, group_size: int) -> list[ModelErr
         together = _together(plan.form(path), share_of_inputs=path.endswith(BY_INPUTS)) if group_size > 1 else {}
         errors = (_refusal(partial(share.grouped, size, who)) for who, size in together.items())
         if (error := next(filter(None, errors), None)) is not None:
+            if isinstance(spec, ModelSpec) and EXPERT in path:
+                error = spec.experts[0].or_dealt(error, group_size)
             found[str(error)] = error
     return list(found.values())
 

@@ -192,9 +192,9 @@ class LayerSpec:
         layer = self.turned_by(())
         return replace(layer, attention=replace(layer.attention, looks_ahead=False))
 
-    def growing_by(self, query_beta: float) -> "LayerSpec":
+    def growing_by(self, query_beta: float, query_length: int) -> "LayerSpec":
         """The same, but for what queries count by their position."""
-        return self.with_rope(replace(self.attention.rope, query_beta=query_beta))
+        return self.with_rope(replace(self.attention.rope, query_beta=query_beta, query_length=query_length))
 
     def with_rope(self, rope: RopeSpec) -> "LayerSpec":
         return replace(self, attention=replace(self.attention, rope=rope))

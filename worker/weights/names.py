@@ -69,7 +69,7 @@ class NameMap:
         return replace(self, rules=tuple(rules))
 
     def of_experts(self, count: int) -> "NameMap":
-        """The same map, its tensors of all experts those of so many, and its linear layers theirs, too."""
+        """The same map, its tensors of all experts those of so many, and its linear layers, too; 0: there are none."""
 
         def expanded(rule: NameRule) -> NameRule:
             if rule.of_experts is None:
@@ -79,7 +79,8 @@ class NameMap:
 
         numbers = [str(number) for number in range(count)]
         linear = (name.replace("{e}", e) for name in self.linear for e in (numbers if "{e}" in name else [""]))
-        return replace(self, rules=tuple(map(expanded, self.rules)), linear=tuple(linear))
+        rules = (expanded(rule) for rule in self.rules if count or rule.of_experts is None)
+        return replace(self, rules=tuple(rules), linear=tuple(linear))
 
     def with_rows(self, path: str, layout: Layout, *, is_tied: bool) -> "NameMap":
         """The same map, but for rows of the output head: `layout` says which fill a module of the model.

@@ -147,16 +147,26 @@ def assert_layers_alike(layer, theirs, number, model):
         assert rope.type != "none"
     if rope.type == "none":
         return
-    rotary, stated, of_kind = type(model.rotary_emb)(config=config), config.rope_parameters, ""
+    assert_ropes_alike(rope, config, type(model.rotary_emb), number)
+
+
+def assert_ropes_alike(rope, config, kind_of_rotary, number):
+    """A layer's rope, and that of the library's config."""
+    rotary, stated, of_kind = kind_of_rotary(config=config), config.rope_parameters, ""
     if "sliding_attention" in stated:
         kind = config.layer_types[number]
         stated, of_kind = stated[kind], f"{kind}_"
     frequencies = getattr(rotary, f"{of_kind}inv_freq")
     scaling = getattr(rotary, f"{of_kind}attention_scaling")
+    if rope.type == "longrope":  # which begins with those of short contexts
+        rope = replace(rope, factors=rope.short_factors)
     assert rope.head_dim == 2 * len(frequencies)
     assert inverse_frequencies(rope).tolist() == pytest.approx(frequencies.tolist(), rel=1e-6)
     assert rope.attention_factor == pytest.approx(scaling)
-    assert rope.query_beta == stated.get("llama_4_scaling_beta", 0.0)
+    if isinstance(config, transformers.Ministral3Config):
+        assert rope.query_beta == (stated.get("llama_4_scaling_beta") or 0.0)
+        if rope.query_beta:
+            assert rope.queries_grow_every == stated["original_max_position_embeddings"]
     assert rope.type == stated["rope_type"]
     if rope.type == "dynamic":
         assert rope.original_max_position == config.max_position_embeddings

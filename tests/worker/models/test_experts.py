@@ -1,5 +1,6 @@
 """Models of experts, token for token against transformers: whole, in chunks, padded, with experts that stand idle."""
 
+import json
 import shutil
 import sys
 from dataclasses import replace
@@ -32,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 from core_engine import Engine
 from expert_models import MODELS, seen_experts
+from full_configs import full_config
+from library_alike import compare
 
 PADDING = 5
 
@@ -194,6 +197,25 @@ def test_experts_stand_where_the_config_says():
     assert kinds({}) == ["experts"] * 4
 
 
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("Qwen2MoeForCausalLM", {"decoder_sparse_step": 5}),
+        ("Qwen3MoeForCausalLM", {"mlp_only_layers": [0, 1, 2, 3]}),
+        ("Glm4MoeForCausalLM", {"first_k_dense_replace": 4}),
+        ("Dots1ForCausalLM", {"first_k_dense_replace": 9}),
+        ("Ernie4_5_MoeForCausalLM", {"moe_layer_start_index": 4}),
+        ("Llama4ForCausalLM", {"moe_layers": []}),
+    ],
+)
+def test_an_architecture_of_experts_may_have_no_layer_with_any(architecture, changes, tmp_path):
+    config = full_config(architecture) | changes
+    compare(config)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    needs, refusals = fit(WorkerConfig(model=str(tmp_path)), Place(False, None))
+    assert (needs.experts, refusals) == ("", [])
+
+
 @pytest.mark.parametrize("stated", [None, "sigmoid", "noaux_tc"])
 def test_experts_chosen_as_deepseek_does_are_scored_by_sigmoids_under_every_name(stated):
     assert parse_spec({**QWEN3, **GLM, "scoring_func": stated}, {}) == parse_spec({**QWEN3, **GLM}, {})
@@ -227,9 +249,15 @@ def test_what_is_not_served_is_refused_by_its_name(changes, field):
     assert caught.value.field == field
 
 
-def test_an_inner_axis_that_ranks_cannot_share_is_named_as_the_config_has_it():
-    with pytest.raises(ModelError, match="moe_intermediate_size: 24 cannot be divided among 16 ranks"):
-        built({**QWEN3, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 4}, 16)
+@pytest.mark.parametrize(
+    ("num_experts", "remedy"),
+    [(15, "dividing it$"), (16, "dividing it, or set enable_expert_parallel, which deals whole experts$")],
+)
+def test_an_inner_axis_that_ranks_cannot_share_is_named_as_the_config_has_it(num_experts, remedy):
+    wide = {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 4, "num_experts": num_experts}
+    said = "moe_intermediate_size: 24 cannot be divided among 16 ranks; choose a tensor_parallel_size "
+    with pytest.raises(ModelError, match=said + remedy):
+        built({**QWEN3, **wide}, 16)
 
 
 def test_ranks_that_are_dealt_experts_are_counted_as_they_are_built():

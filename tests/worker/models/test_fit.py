@@ -1,12 +1,19 @@
 """Will it run? The answer is read from config.json alone, for every architecture that the installed library knows."""
 
 import json
+import random
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 from parts import forked
 
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from full_configs import OF_ONE_PIECE, full_config
+
+from quire.deploy.commands import start_plan
 from quire.worker.config import WorkerConfig
 from quire.worker.device.machine import bf16_products
 from quire.worker.specs.architectures import ARCHITECTURES
@@ -17,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("described_here")
 
 GIB = 1 << 30
 LARGE = Place(True, 48 * GIB)
+CPU = Place(False, 64 * GIB, "AMX")
 PUBLISHED = Path(__file__).parents[2] / "published"
 EIGHT_B = json.loads((PUBLISHED / "Llama-3.1-8B/config.json").read_text())
 YARN = {"rope_type": "yarn", "factor": 4.0}
@@ -64,6 +72,53 @@ def test_every_architecture_of_the_library_gets_an_answer_and_no_traceback(tmp_p
             needs, refusals = judged(tmp_path, {**config, "architectures": [architecture]})
             assert needs is not None or refusals, config["model_type"]
             assert all("\n" not in refusal for refusal in refusals)
+
+
+ODD = [None, 0, 1, -1, 3, 7, 64, 0.5, -0.5, float("nan"), float("inf"), 10**30, 1e300, True, False, "", "x", "yarn"]
+ODD += [[], [0], [1, 2], [None], [{}], ["full_attention"], {}, {"a": 1}, {"rope_type": "yarn"}, {"full_attention": {}}]
+"""Values that some field may have, and most may not."""
+OFTEN_LEFT_OUT = (
+    *("rope_scaling", "rope_parameters", "partial_rotary_factor", "head_dim", "layer_types", "sliding_window"),
+    *("decoder_sparse_step", "mlp_only_layers", "first_k_dense_replace", "moe_layers", "moe_layer_start_index"),
+    *("quantization_config", "text_config", "vision_config", "num_labels", "id2label", "classifier_from_token"),
+    *("eos_token_id", "pad_token_id", "dtype", "is_causal", "architectures", "model_type"),
+)
+ASKED = [
+    *({}, {"tensor_parallel_size": 4}, {"task": "embed"}, {"task": "classify"}, {"quantization": "int4"}),
+    *({"language_model_only": True}, {"enable_expert_parallel": True, "tensor_parallel_size": 2}),
+    *({"kv_cache_dtype": "fp8"}, {"max_model_len": 64}, {"quantization": "fp8", "tensor_parallel_size": 3}),
+]
+
+
+def changed(config: dict, draw: random.Random) -> None:
+    """Another value for a field of it, or of one of its sections; or the field left out, or one more."""
+    name = draw.choice([*config, *OFTEN_LEFT_OUT] if "architectures" in config else list(config) or ["a"])
+    if isinstance(section := config.get(name), dict) and section and draw.random() < 0.8:
+        changed(section, draw)
+    elif draw.random() < 0.2:
+        config.pop(name, None)
+    else:
+        config[name] = draw.choice([*ODD, *config.values()])
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_a_config_says_the_answer_is_a_fit_or_sentences(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    known = [json.loads(path.read_text()) for path in sorted(PUBLISHED.glob("*/config.json"))]
+    for _ in range(25):
+        published = draw.random() < 0.5
+        config = deepcopy(draw.choice(known) if published else full_config(draw.choice(OF_ONE_PIECE)))
+        for _ in range(draw.choice((1, 1, 2, 3))):
+            changed(config, draw)
+        asked = draw.choice(ASKED)
+        try:
+            needs, refusals = judged(tmp_path, config, draw.choice((LARGE, CPU)), load_format="dummy", **asked)
+            assert needs is not None or refusals
+            if needs is not None:
+                start_plan.in_words(needs), start_plan.memory_in_words(needs, WorkerConfig(**asked))
+        except Exception as error:
+            pytest.fail(f"{error!r} for {asked} of {json.dumps(config)}")
 
 
 @pytest.mark.parametrize("field", EIGHT_B)
@@ -230,9 +285,6 @@ def test_on_a_gpu_quantized_weights_are_multiplied_in_16_bits(tmp_path, checkpoi
     needs, _ = judged(tmp_path, config, dtype=asked, quantization="fp8")
     assert needs is not None
     assert needs.dtype == dtype
-
-
-CPU = Place(False, 64 * GIB, "AMX")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from full_configs import DECODERS, OF_ONE_PIECE, OWN, ROPES, family, full_config
-from library_alike import assert_alike, compare, library_model
+from full_configs import DECODERS, LIBRARY, LLAMA3, OF_ONE_PIECE, OWN, ROPES, YARN, family, full_config
+from library_alike import assert_alike, assert_ropes_alike, compare, library_model
 
 from quire.worker.specs.registry import parse_spec, read_spec
 from quire.worker.weights.parts import ModelError
@@ -75,6 +76,65 @@ def test_every_spelling_of_rope_without_each_of_its_keys_means_the_same(architec
     (where,) = [key for key in ROPES[rope] if isinstance(config[key], dict)]
     for key in config[where]:
         compare({**config, where: {name: value for name, value in config[where].items() if name != key}})
+
+
+KEYS = {
+    "rope_theta": (77, 77.0),
+    "factor": (None, 3, 1.0),
+    "original_max_position_embeddings": (24, 500),
+    "attention_factor": (None, 0.7, 1),
+    "beta_fast": (None, 0, 16.5),
+    "beta_slow": (None, 0, 2),
+    "mscale": (None, 0, 0.7),
+    "mscale_all_dim": (None, 0, 0.7),
+    "truncate": (None, True),
+    "low_freq_factor": (2, 0.5),
+    "high_freq_factor": (8, 2.5),
+    "llama_4_scaling_beta": (None, 0, 0.0, 0.3),
+}
+"""Values with which some rope is computed, and not by what the key says elsewhere."""
+BESIDE = {"original_max_position_embeddings": (24,), "partial_rotary_factor": (None, 1.0), "rope_theta": (33.0,)}
+"""The same, beside the section."""
+SECTIONED = ("Gemma3", "Olmo3")
+KINDS = {
+    "default": {"rope_type": "default", "rope_theta": 300.0},
+    "linear": {"rope_type": "linear", "rope_theta": 300.0, "factor": 2.0},
+    "dynamic": {"rope_type": "dynamic", "rope_theta": 300.0, "factor": 2.0},
+    "llama3": LLAMA3,
+    "yarn": YARN,
+}
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["Llama", "Ministral3", "Gemma3", "Olmo3", "GptOss", "Glm4", "Exaone4"])
+def test_every_key_of_a_rope_means_what_it_means_to_the_library(name, kind):
+    base = {key: value for key, value in full_config(f"{name}ForCausalLM").items() if not key.startswith("rope_")}
+    rotary = type(library_model({**base, "rope_parameters": stated_as(name, KINDS[kind])}).model.rotary_emb)
+    compared = 0
+    within = [({}, {key: value}) for key, values in KEYS.items() for value in values]
+    beside = [({key: value}, {}) for key, values in BESIDE.items() for value in values]
+    for outer, inner in within + beside:
+        config = {**base, **outer, "rope_parameters": stated_as(name, {**KINDS[kind], **inner})}
+        try:
+            theirs = LIBRARY[name].from_dict(deepcopy(config))
+            rotary(config=theirs)
+        except Exception:  # by one of many kinds
+            continue
+        if inner.get("llama_4_scaling_beta") and "original_max_position_embeddings" not in theirs.rope_parameters:
+            continue  # the library fails at the first token of Ministral 3
+        layers = parse_spec(deepcopy(config), {}).layers
+        for number, layer in enumerate(layers):
+            if layer.attention.rope.type != "none":
+                assert_ropes_alike(layer.attention.rope, theirs, rotary, number)
+                compared += 1
+    assert compared > len(KEYS)
+
+
+def stated_as(name, rope):
+    """The section of a rope, or of the layers that see everything where others have one of their own."""
+    plain = {"rope_type": "default", "rope_theta": 60.0}
+    return {"full_attention": rope, "sliding_attention": plain} if name in SECTIONED else dict(rope)
 
 
 @pytest.mark.sampled(14)
@@ -171,6 +231,41 @@ def test_a_prompt_past_the_window_that_was_left_out_gives_the_tokens_of_transfor
     assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
     (other,) = greedy(load(without), num_blocks=600).generate([prompt], 6)
     assert other.logprobs != pytest.approx(logprobs, abs=1e-4), "the window made no difference: this proves nothing"
+
+
+GROWING = {"original_max_position_embeddings": 12, "llama_4_scaling_beta": 0.7}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "default", **GROWING},
+        {"rope_type": "linear", "factor": 2.0, **GROWING},
+        {"rope_type": "yarn", "factor": 4.0, **GROWING},
+        {"rope_type": "yarn", "factor": 4.0, **GROWING, "llama_4_scaling_beta": 0.0},
+        {"rope_type": "default", **GROWING, "llama_4_scaling_beta": 0},
+    ],
+)
+def test_queries_grow_beside_every_rope_as_in_the_library(rope, tiny_checkpoint, tmp_path, load, greedy, reference):
+    made = tiny_checkpoint("Ministral3ForCausalLM", rope_parameters={"rope_theta": 50.0, **rope})
+    prompt = torch.randint(0, 320, (60,), generator=torch.Generator().manual_seed(5)).tolist()
+    ((tokens, logprobs),) = reference(made, [prompt], 6)
+    (row,) = greedy(load(made)).generate([prompt], 6)
+    assert row.tokens == tokens
+    assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
+    if rope["llama_4_scaling_beta"]:
+        still = rewritten(made, tmp_path, rope_parameters={"rope_theta": 50.0, **rope, "llama_4_scaling_beta": 0.0})
+        (other,) = greedy(load(still)).generate([prompt], 6)
+        assert other.logprobs != pytest.approx(logprobs, abs=1e-4), "nothing grew: this proves nothing"
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "default"}, {"rope_type": "dynamic", "factor": 2.0}])
+def test_growing_queries_without_the_length_of_the_training_are_refused(rope):
+    """The library has no length to divide positions by then."""
+    config = full_config("Ministral3ForCausalLM") | {"rope_parameters": {**rope, "llama_4_scaling_beta": 0.3}}
+    with pytest.raises(ModelError, match="original_max_position_embeddings: config"):
+        parse_spec(config, {})
 
 
 def rewritten(folder, copy, **fields):

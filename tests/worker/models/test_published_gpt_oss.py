@@ -4,6 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -85,6 +86,19 @@ def test_damaged_tensors_of_all_experts_are_refused_by_name(name, changed, messa
     save_file(tensors if new is None else {**tensors, full: new.contiguous()}, folder / "model.safetensors")
     with pytest.raises((ModelError, CheckpointError), match=message):
         load(folder)
+
+
+@pytest.mark.parametrize("place", [Place(False, None), Place(True, None)])
+def test_ranks_that_cannot_share_an_expert_are_told_to_be_dealt_whole_ones(place):
+    """2880 divide by 4, but not into whole groups of 32."""
+    folder = Path(__file__).parents[2] / "published" / "gpt-oss-20b"
+    asked = WorkerConfig(model=str(folder), dtype="bfloat16", tensor_parallel_size=4)
+    needs, (refusal,) = fit(asked, place)
+    assert needs is None
+    assert "0..720 of 2880 would be one rank's" in refusal
+    assert refusal.endswith(", or set enable_expert_parallel, which deals whole experts")
+    needs, refusals = fit(msgspec.structs.replace(asked, enable_expert_parallel=True), place)
+    assert (needs is not None, refusals) == (True, [])
 
 
 def test_the_published_gpt_oss_is_counted_in_bytes():

@@ -39,7 +39,12 @@ def held(*scales, dtype="BF16", shape=(), prefix=ATTENTION):
         (("k_scale", "v_scale", "q_scale", "prob_scale", "prob_output_scale"), "k_scale", "v_scale"),
         (("k_proj.k_scale", "v_proj.v_scale", "q_proj.q_scale"), "k_proj.k_scale", "v_proj.v_scale"),
         (("k_proj.output_scale", "v_proj.output_scale"), "k_proj.output_scale", "v_proj.output_scale"),
+        (("attn.k_scale", "attn.v_scale", "attn.q_scale"), "attn.k_scale", "attn.v_scale"),
+        (("qkv_proj.k_scale", "qkv_proj.v_scale"), "qkv_proj.k_scale", "qkv_proj.v_scale"),
+        (("qkqkv_proj.k_scale", "qkqkv_proj.v_scale"), "qkqkv_proj.k_scale", "qkqkv_proj.v_scale"),
         (("kv_scale",), "kv_scale", "kv_scale"),
+        (("attn.kv_scale",), "attn.kv_scale", "attn.kv_scale"),
+        (("qkv_proj.kv_scale",), "qkv_proj.kv_scale", "qkv_proj.kv_scale"),
         (("k_scale",), "k_scale", None),
         (("v_proj.v_scale",), None, "v_proj.v_scale"),
     ],
@@ -57,6 +62,13 @@ def test_scales_are_found_under_the_names_of_every_tool(tmp_path, names, key, va
 def test_scales_of_queries_and_probabilities_are_left_alone(tmp_path, names):
     read = plan(tmp_path, ALONE, held(*names))
     assert (read.kv_scales, len(read.unread)) == ({}, 1)
+
+
+@pytest.mark.parametrize("module", ["attn", "attention", "mixer", "self_attn.attn"])
+def test_scales_are_found_whatever_a_layer_calls_its_attention(tmp_path, module):
+    prefix = f"model.language_model.layers.1.{module}"
+    own = {1: StoredKVScales(f"{prefix}.k_scale", f"{prefix}.v_scale")}
+    assert plan(tmp_path, ALONE, held("k_scale", "v_scale", prefix=prefix)).kv_scales == own
 
 
 def test_layers_that_the_model_does_not_have_bring_no_scales(tmp_path):

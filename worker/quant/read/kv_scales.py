@@ -15,12 +15,19 @@ from quire.worker.weights.header import TensorInfo
 from quire.worker.weights.parts import ModelError
 
 NAME: Final = re.compile(
-    r"(.*\.)?layers\.(?P<layer>\d{1,6})\.self_attn\."
-    r"(?P<scale>(kv|[qkv]|prob|prob_output)_scale|[qkv]_proj\.(output|[qkv])_scale)"
+    r"(.*\.)?layers\.(?P<layer>\d{1,6})\.(self_attn|attention|attn|mixer)\."
+    r"(?P<scale>(attn\.)?(kv|[qkv]|prob|prob_output)_scale|[qkv]_proj\.(output|[qkv])_scale|qk(qk)?v_proj\.(kv|[qkv])_scale)"
 )
 """Those of queries and of probabilities, too, which stay as they are: attention multiplies in the model's type."""
-OF_KEYS: Final = ("k_scale", "k_proj.k_scale", "k_proj.output_scale", "kv_scale")
-OF_VALUES: Final = ("v_scale", "v_proj.v_scale", "v_proj.output_scale", "kv_scale")
+
+
+def _names(one: str) -> tuple[str, ...]:
+    """The names of scales of keys, "k", or of values, "v"; the last ones hold for both."""
+    own, both = ([f"{module}{of}_scale" for module in ("", "attn.", "qkv_proj.", "qkqkv_proj.")] for of in (one, "kv"))
+    return (*own, f"{one}_proj.{one}_scale", f"{one}_proj.output_scale", *both)
+
+
+OF_KEYS, OF_VALUES = _names("k"), _names("v")
 
 
 @dataclass(frozen=True, slots=True)

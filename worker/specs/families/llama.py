@@ -16,7 +16,7 @@ from quire.worker.fields import (
 )
 from quire.worker.specs.head_spec import HeadShape
 from quire.worker.specs.kinds.ends import stated_ends
-from quire.worker.specs.kinds.rope import DEFAULT_THETA, max_model_len, read_rope, rope_parameters
+from quire.worker.specs.kinds.rope import DEFAULT_THETA, STRETCHED, max_model_len, read_rope, rope_parameters
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
 from quire.worker.weights.layout import PairsApart
 from quire.worker.weights.names import NameMap, NameRule
@@ -81,11 +81,12 @@ MINISTRAL3_DEFAULTS: Final[Config] = {
     "sliding_window": None,
 }
 QUERY_BETA: Final = "llama_4_scaling_beta"
+ORIGINAL_LENGTH: Final = "original_max_position_embeddings"
 MINISTRAL3_ROPE: Final[Config] = {
     "rope_type": "yarn",
     "rope_theta": 1e6,
     "factor": 16.0,
-    "original_max_position_embeddings": 16_384,
+    ORIGINAL_LENGTH: 16_384,
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
     QUERY_BETA: 0.1,
@@ -122,11 +123,12 @@ def read_ministral3(config: Config, generation: Config) -> ModelSpec:
     if config.get("rope_parameters") is None and config.get("rope_scaling") is None:
         config["rope_parameters"] = MINISTRAL3_ROPE
     spec = read_mistral(config, generation)
-    stated = rope_parameters(config)
-    if QUERY_BETA not in stated:
+    stated, rope = rope_parameters(config), spec.layers[0].attention.rope
+    if stated.get(QUERY_BETA) in (None, 0):  # published as 0.0 where they do not grow
         return spec
     beta = number(stated, QUERY_BETA)
-    return replace(spec, layers=tuple(layer.growing_by(beta) for layer in spec.layers))
+    length = rope.original_max_position if rope.type in STRETCHED else integer(stated, ORIGINAL_LENGTH)
+    return replace(spec, layers=tuple(layer.growing_by(beta, length) for layer in spec.layers))
 
 
 def read_qwen2(config: Config, generation: Config) -> ModelSpec:

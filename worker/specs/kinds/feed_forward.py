@@ -89,11 +89,20 @@ class ExpertsSpec:
     def shares(self, rank: int, size: int) -> tuple[Slice, Slice]:
         """The experts of one rank, and the inner axis of each that it holds. Raises ModelError."""
         if not self.dealt:
-            return whole(self.num_experts), even(self.axis, self.intermediate_size, rank, size)
+            try:
+                return whole(self.num_experts), even(self.axis, self.intermediate_size, rank, size)
+            except ModelError as error:
+                raise self.or_dealt(error, size) from error
         if self.num_experts < size:
             message = f"{self.num_experts} experts cannot be dealt to {size} ranks; leave it out, or use fewer ranks"
             raise ModelError("enable_expert_parallel", message)
         return dealt(self.num_experts, rank, size), whole(self.intermediate_size)
+
+    def or_dealt(self, error: ModelError, size: int) -> ModelError:
+        """The error of so many ranks that cannot share each expert, with the way out where they can be dealt whole."""
+        if self.dealt or self.num_experts < size:
+            return error
+        return ModelError(error.field, f"{error.message}, or set enable_expert_parallel, which deals whole experts")
 
     def num_idle(self, hidden: int) -> int:
         """Elements of the experts that a token is not sent to."""

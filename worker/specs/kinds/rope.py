@@ -17,6 +17,8 @@ MAX_PAIRS = 4096
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "none"]
 ROPE_TYPES: tuple[str, ...] = tuple(name for name in get_args(RopeType) if name != "none")
 """Types that a config may state."""
+STRETCHED: tuple[RopeType, ...] = ("llama3", "yarn", "longrope")
+"""Those that know the length before it was stretched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,9 @@ class RopeSpec:
     truncate: bool = True
     """yarn: round the borders of its ramp to whole dimensions"""
     query_beta: float = 0.0
-    """Ministral 3: queries at position p count 1 + query_beta * ln(1 + floor(p / original_max_position)) times"""
+    """Ministral 3: queries at position p count 1 + query_beta * ln(1 + floor(p / queries_grow_every)) times"""
+    query_length: int = 0
+    """The tokens after which they grow, where these are not those of original_max_position"""
     counts_own: bool = False
     """Llama 4: they count by p + 1, of which their own token is one"""
     num_turning: int = 0
@@ -58,14 +62,20 @@ class RopeSpec:
     """Axis of the position by which each of the head_dim / 2 pairs turns; empty: positions have one axis."""
 
     @property
+    def queries_grow_every(self) -> int:
+        """Tokens after which queries count for more."""
+        return self.query_length or self.original_max_position
+
+    @property
     def num_axes(self) -> int:
         return max(self.pair_axes, default=0) + 1
 
     def within(self, length: int) -> "RopeSpec":
         """The same for contexts of so many tokens: within the original length nothing grows or is stretched."""
-        if length + self.counts_own > self.original_max_position:
-            return self
-        return replace(self, query_beta=0.0, factors=self.short_factors)
+        reached = length + self.counts_own
+        beta = self.query_beta if reached > self.queries_grow_every else 0.0
+        factors = self.factors if reached > self.original_max_position else self.short_factors
+        return replace(self, query_beta=beta, factors=factors)
 
     @property
     def choice(self) -> str:
@@ -112,7 +122,7 @@ def read_rope(config: Config, head_dim: int, *, partial: float | None = None, th
         if high < low:
             raise ModelError("high_freq_factor", f"must be at least low_freq_factor = {low}, got {high}")
         return RopeSpec(**common, factor=_factor(stated), low_freq_factor=low, high_freq_factor=high)
-    return _longrope(stated, common, max_position) if rope_type == "longrope" else _yarn(stated, common)
+    return _longrope(stated, common, max_position) if rope_type == "longrope" else _yarn(stated, common, max_position)
 
 
 def _rotating(config: Config, stated: Config, head_dim: int, partial: float | None) -> int:
@@ -121,7 +131,8 @@ def _rotating(config: Config, stated: Config, head_dim: int, partial: float | No
     if partial is None and part not in (None, 1, 1.0):
         raise ModelError("partial_rotary_factor", f"these architectures rotate whole heads, got {shown(part)}")
     if partial is not None:
-        part = number({"partial_rotary_factor": part}, "partial_rotary_factor", partial)
+        left_out = partial if "partial_rotary_factor" not in config else 1.0  # null is not left out
+        part = number({"partial_rotary_factor": part}, "partial_rotary_factor", left_out)
         if part > 1:
             raise ModelError("partial_rotary_factor", f"must be at most 1, got {part}")
         head_dim = int(head_dim * part)
@@ -143,7 +154,10 @@ def of_layer_type(config: Config, kind: str, theta: float) -> Config:
     own = sections.get(kind) or {}
     if kind == "full_attention":
         own, theta = {**own, **scaling}, number(config, "rope_theta", theta)
-    return {**config, "rope_parameters": {"rope_theta": theta, **own}, "rope_scaling": None}
+    # transformers seeks the one beside the sections, and the other within them
+    own = {key: value for key, value in own.items() if key != "truncate"}
+    outside = {"original_max_position_embeddings": None, "rope_scaling": None}
+    return {**config, "rope_parameters": {"rope_theta": theta, **own}, **outside}
 
 
 def read_pair_axes(config: Config, head_dim: int, sections: tuple[int, ...], *, interleaved: bool) -> tuple[int, ...]:
@@ -217,17 +231,20 @@ def _factors(stated: Config, name: str, pairs: int) -> tuple[float, ...]:
     return tuple(_scale({name: value}, name) for value in values)
 
 
-def _yarn(stated: Config, common: dict[str, Any]) -> RopeSpec:
-    factor = _factor(stated)
+def _yarn(stated: Config, common: dict[str, Any], max_position: int) -> RopeSpec:
+    """As transformers computes it: a factor of null is that of the lengths, borders of null or 0 are the usual ones,
+    `truncate` of null is false."""
+    is_inferred = "factor" in stated and stated["factor"] is None
+    factor = _factor({"factor": max_position / common["original_max_position"]} if is_inferred else stated)
     mscale, of_all = (_scale(stated, name) if stated.get(name) else 0.0 for name in ("mscale", "mscale_all_dim"))
     inferred = _yarn_attention_factor(factor, mscale, of_all)
     return RopeSpec(
         **common,
         factor=factor,
         attention_factor=_scale(stated, "attention_factor", inferred),
-        beta_fast=_scale(stated, "beta_fast", 32.0),
-        beta_slow=_scale(stated, "beta_slow", 1.0),
-        truncate=flag(stated, "truncate", True),
+        beta_fast=_scale(stated, "beta_fast") if stated.get("beta_fast") else 32.0,
+        beta_slow=_scale(stated, "beta_slow") if stated.get("beta_slow") else 1.0,
+        truncate=flag(stated, "truncate", "truncate" not in stated),
     )
 
 
