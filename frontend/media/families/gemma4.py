@@ -96,7 +96,7 @@ def read(files: ProcessorFiles) -> Gemma4Images | None:
     followed here."""
     image, config = files.image, files.config
     kind = config.get("model_type")
-    if kind not in MODEL_TYPES:
+    if not isinstance(kind, str) or kind not in MODEL_TYPES:
         known = " and ".join(MODEL_TYPES)
         raise ValueError(f"image_processor_type: only model_type {known} have it, got {kind!r:.64}")
     vision = config.get("vision_config")

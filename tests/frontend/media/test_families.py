@@ -1,6 +1,8 @@
 """Sizes, tokens and settings of the Qwen family, and of GLM-4.1V, equal to those of transformers' processor."""
 
 import json
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from quire.frontend.media.families.glm4v import GlmImages
 from quire.frontend.media.families.qwen import QwenImages
-from quire.frontend.media.families.table import of_request, read_family
+from quire.frontend.media.families.table import READERS, of_request, read_family
 from quire.frontend.media.families.videos.glm4v import Glm46Videos, GlmVideos
 from quire.frontend.media.refused import MediaRefused
 
@@ -266,3 +268,37 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"preprocessor_config\.json: is no JSON object"):
         read_family(tmp_path)
+
+
+ODD = [None, 0, -1, 2, 14, 1.5, 10**30, "", "x", [], [1, 2], [[1], None], {}, {"height": "x"}, {"a": []}, True]
+FIELDS = {
+    "size": {"height": 28, "width": 28},
+    "patch_size": 14,
+    "image_size": 28,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+    "merge_size": 2,
+    "model_type": "gemma4",
+    "image_token_id": 5,
+    "image_token_index": 5,
+    "mm_tokens_per_image": 4,
+    "image_seq_length": 4,
+    "image_grid_pinpoints": [[28, 28]],
+    "spatial_merge_size": 2,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_whatever_the_files_say_they_are_read_or_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
+    draw = random.Random(name)
+
+    def section() -> dict:
+        return {field: value if draw.random() < 0.7 else draw.choice(ODD) for field, value in FIELDS.items()}
+
+    for _ in range(40):
+        towers = ("text_config", "vision_config")
+        sections = {one: section() if draw.random() < 0.9 else draw.choice(ODD) for one in towers}
+        (tmp_path / "config.json").write_text(json.dumps(section() | sections))
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(section() | {"image_processor_type": name}))
+        with suppress(ValueError):
+            read_family(tmp_path)

@@ -224,6 +224,7 @@ def test_frames_without_positions_are_refused_where_images_have_theirs(tmp_path:
         ({"pooling_kernel_size": 2}, {}, "pooling_kernel_size: is 2, but config.json has 3"),
         ({"max_soft_tokens": 71}, {}, "max_soft_tokens: must be one of 70"),
         ({}, {"model_type": "gemma3"}, "image_processor_type: only model_type gemma4 and gemma4_unified have it"),
+        ({}, {"model_type": ["gemma4"]}, r"image_processor_type: only model_type .* have it, got \['gemma4'\]"),
         ({}, {"vision_config": 3}, "vision_config: config.json must state an object, got 3"),
         ({}, {"vision_config": {**TOWER, "patch_size": 0}}, "patch_size: vision_config of config.json must state"),
         ({}, {"vision_config": {**TOWER, "position_embedding_size": 200}}, "more than 200, which have positions"),
