@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
 
+from quire.proto.json_schema.strict import strict
 from quire.proto.messages.channels import Channels, behind_thought, kind_of, rules
-from quire.proto.messages.json_schema import strict
 from quire.proto.messages.params import ParameterError, Structured
 
 MAX_DEPTH = 32
@@ -71,12 +71,13 @@ def load_vocabulary(folder: Path, width: int, eos_token_ids: tuple[int, ...]) ->
     return vocabulary
 
 
-def new_matcher(vocabulary: LLTokenizer, structured: Structured) -> LLMatcher:
+def new_matcher(vocabulary: LLTokenizer, structured: Structured, ignored: set[str] | None = None) -> LLMatcher:
     """The grammar, compiled, at the start of an output. Takes as long as the text is difficult; drops the GIL.
 
-    Raises `ParameterError` for what is no such text, does not compile, or allows no output at all.
+    Annotations of its schemas that nobody checks are added to `ignored`, as `keyword=value`. Raises `ParameterError`
+    for what is no such text, does not compile, or allows no output at all.
     """
-    grammar = _grammar(structured, vocabulary)
+    grammar = _grammar(structured, vocabulary, set() if ignored is None else ignored)
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
     # a first mask tells a grammar that cannot begin, and that no step of it breaks the limits at once
     if not matcher.is_error() and any(matcher.compute_bitmask()) and not matcher.is_error():
@@ -84,16 +85,18 @@ def new_matcher(vocabulary: LLTokenizer, structured: Structured) -> LLMatcher:
     message = matcher.get_error().strip()
     if not message or message.startswith("NoExtension"):
         message = "allows no output"
+    elif "chema" in kind_of(structured) and "#" not in message:
+        message = f"#: {message}; change what contradicts the rest"
     raise _refusal(kind_of(structured), message)
 
 
-def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
+def _grammar(structured: Structured, vocabulary: LLTokenizer, ignored: set[str]) -> str:
     """The constraint in the library's language: JSON that names the grammars, the first of which is the start."""
     try:
         if structured.kind == "channels":
-            main, parts = _in_channels(structured.text, vocabulary)
+            main, parts = _in_channels(structured.text, vocabulary, ignored)
         else:
-            main, parts = "", [{"name": "body", **_body(structured, vocabulary)}]
+            main, parts = "", [{"name": "body", **_body(structured, vocabulary, ignored)}]
     except (ValueError, RecursionError) as error:
         if isinstance(error, ParameterError):
             raise
@@ -158,27 +161,27 @@ def _special_texts(vocabulary: LLTokenizer) -> tuple[str, ...]:
     return tuple(vocabulary.decode_str([token]) for token in special)
 
 
-def _in_channels(text: str, vocabulary: LLTokenizer) -> tuple[str, list[dict[str, Any]]]:
+def _in_channels(text: str, vocabulary: LLTokenizer, ignored: set[str]) -> tuple[str, list[dict[str, Any]]]:
     """The main rules, and the grammars that they name."""
     channels = msgspec.json.decode(text, type=Channels)
     main = rules(channels, partial(_mark, vocabulary), partial(_until, vocabulary=vocabulary)) + _FREE
     grammars = list[dict[str, Any]]()
     if channels.answer is not None:
-        grammars.append({"name": "answer", **_body(channels.answer, vocabulary)})
+        grammars.append({"name": "answer", **_body(channels.answer, vocabulary, ignored)})
     for index, call in enumerate(channels.calls):
         schema = _json("json_schema", bytes(call.schema).decode())
-        made = _ANY_OBJECT if schema is None else _styled(_schema(schema, "json_schema"))
+        made = _ANY_OBJECT if schema is None else _styled(_schema(schema, "json_schema"), ignored)
         grammars.append({"name": f"call_{index}", "json_schema": made})
     return main, grammars
 
 
-def _body(structured: Structured, vocabulary: LLTokenizer) -> dict[str, Any]:
+def _body(structured: Structured, vocabulary: LLTokenizer, ignored: set[str]) -> dict[str, Any]:
     text, kind = structured.text, structured.kind
     match kind:
         case "json_object":
             return {"json_schema": _ANY_OBJECT}
         case "json_schema":
-            return {"json_schema": _styled(_schema(_json(kind, text), kind))}
+            return {"json_schema": _styled(_schema(_json(kind, text), kind), ignored)}
         case "regex":
             if not text:
                 raise _refusal(kind, "is empty")
@@ -189,7 +192,7 @@ def _body(structured: Structured, vocabulary: LLTokenizer) -> dict[str, Any]:
             # the library knows Lark by a line that begins with `start:`; GBNF cannot do without `::=`
             return {"lark_grammar": grammar_from("grammar", text) if "::=" in text else text}
         case "structural_tag":
-            return {"lark_grammar": _tagged(_json(kind, text), vocabulary)}
+            return {"lark_grammar": _tagged(_json(kind, text), vocabulary, ignored)}
         case "channels":
             raise _refusal(kind, "are not the language of a message")
 
@@ -231,7 +234,7 @@ def _choices(choices: Any) -> list[str]:
     return choices
 
 
-def _tagged(content: Any, vocabulary: LLTokenizer) -> str:
+def _tagged(content: Any, vocabulary: LLTokenizer, ignored: set[str]) -> str:
     """Free text in which each trigger must go on as one of the structures that begin with it."""
     try:
         tags = msgspec.convert(content, _Tags)
@@ -246,7 +249,7 @@ def _tagged(content: Any, vocabulary: LLTokenizer) -> str:
         trigger = next((trigger for trigger in tags.triggers if tag.begin.startswith(trigger)), None)
         if trigger is None:
             raise _refusal("structural_tag", f"structures[{index}].begin: starts with none of the triggers")
-        schema = json.dumps(_styled(_schema(tag.schema, "structural_tag")))
+        schema = json.dumps(_styled(_schema(tag.schema, "structural_tag"), ignored))
         begin, end = (_mark(vocabulary, text) for text in (tag.begin[len(trigger) :], tag.end))
         of_trigger[trigger].append(f"{begin} body_{index} {end}".strip())
         rules += f"body_{index}: %json {schema}\n"
@@ -259,11 +262,14 @@ def _tagged(content: Any, vocabulary: LLTokenizer) -> str:
     return f"start: ({' | '.join(names)})* REST\nREST: FREE\n{rules}{_FREE}"
 
 
-def _styled(schema: Any) -> dict[str, Any]:
+def _styled(schema: Any, ignored: set[str]) -> dict[str, Any]:
     """As the library keeps it, with the style of JSON, which it reads in the schema itself."""
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
     made = strict(schema)
+    ignored.update(made.ignored)
+    if made.schema is False:
+        raise ValueError("#: allows no value; leave out what contradicts the rest")
     return {**made.schema, "x-guidance": _JSON_STYLE | (_PLAIN_KEYS if made.shares_keys else {})}
 
 

@@ -126,7 +126,7 @@ FLOORS = {
         {"client"},
         {"grpc_map", "grpc_status"},
         {"api", "metrics", "transport"},
-        {"generated", "messages", "prefix_key", "process", "stopped", "token_column"},
+        {"generated", "json_schema", "messages", "prefix_key", "process", "stopped", "token_column"},
     ),
 }
 """Upper floors first; a module or room imports its own floor and those below. What is not here has one floor."""

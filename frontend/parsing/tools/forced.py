@@ -14,11 +14,14 @@ from quire.frontend.parsing.tools.json_objects.json_calls import JsonArrayParser
 from quire.frontend.parsing.tools.marked_calls.harmony import HarmonyParser
 from quire.frontend.parsing.tools.parser import StateParser
 from quire.proto.api import Chat, Tool
+from quire.proto.json_schema.references import localized
+from quire.proto.json_schema.walk import mapped
 from quire.proto.messages.channels import ChannelCall, Channels
 from quire.proto.messages.params import MAX_STRUCTURED_BYTES, ParameterError, Structured
 
 NAMED = "function:"
 MAX_DEPTH = 64
+MAX_MESSAGE = 400
 MOST_SPACE = 4
 """Characters of white space, which do not count, that a schema may have for each one that is none."""
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -124,7 +127,7 @@ def _array(chat: Chat) -> dict[str, Any]:
     calls: list[dict[str, Any]] = []
     for index, tool in enumerate(chat.tools):
         place = f"#/$defs/{index}"
-        definitions[str(index)] = _moved(_object(tool.parameters), place, f"chat.tools[{index}].parameters", 0)
+        definitions[str(index)] = _moved(tool.parameters, place, f"chat.tools[{index}].parameters")
         properties = {"name": {"const": tool.name}, "parameters": {"$ref": place}}
         required = list(properties)
         calls.append({"type": "object", "properties": properties, "required": required, "additionalProperties": False})
@@ -134,15 +137,22 @@ def _array(chat: Chat) -> dict[str, Any]:
     return schema
 
 
-def _moved(schema: Any, place: str, field: str, depth: int) -> Any:
+def _moved(parameters: str, place: str, field: str) -> Any:
+    """The schema with its references, whatever it is called by, as they are from `place`."""
+    schema = _object(parameters)
+    try:
+        return _pointed(localized(schema), place, 0)
+    except (ValueError, RecursionError) as error:
+        raise ParameterError(field, str(error)[:MAX_MESSAGE], "INVALID_GRAMMAR") from error
+
+
+def _pointed(schema: Any, place: str, depth: int) -> Any:
     if depth > MAX_DEPTH:
-        raise ParameterError(field, f"is nested deeper than {MAX_DEPTH} levels", "INVALID_GRAMMAR")
-    if isinstance(schema, list):
-        return [_moved(one, place, field, depth + 1) for one in schema]
+        raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
     if not isinstance(schema, dict):
         return schema
-    moved = {key: _moved(value, place, field, depth + 1) for key, value in schema.items()}
+    moved = mapped(schema, lambda one, _: _pointed(one, place, depth + 1))
     reference = moved.get("$ref")
-    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+    if isinstance(reference, str):
         moved["$ref"] = place + reference[1:]
     return moved

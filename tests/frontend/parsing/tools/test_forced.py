@@ -61,3 +61,35 @@ def test_schemas_too_large_or_too_deep_are_the_tools_fault():
     for parameters in (deep, large):
         with pytest.raises(ParameterError, match=r"^chat\.tools"):
             structured(Chat([ChatMessage("user", "x")], tools=[Tool("f", "", parameters)], tool_choice="required"))
+
+
+NAMED = {
+    "$id": "https://example.org/tool",
+    "type": "object",
+    "properties": {
+        "a": {"$ref": "#/$defs/n"},
+        "b": {"$ref": "n"},
+        "c": {"$ref": "#here"},
+        "$ref": {"const": {"$ref": "#/x"}},
+    },
+    "required": ["a", "b", "c"],
+    "$defs": {"n": {"$id": "n", "$anchor": "there", "type": "null"}, "m": {"$anchor": "here", "type": "boolean"}},
+}
+
+
+@pytest.mark.parametrize("choice", ["required", "function:named"])
+def test_a_schema_may_have_names_for_its_places(choice: str):
+    tools = [Tool("named", "", json.dumps(NAMED)), Tool("other", "", json.dumps(NAMED))]
+    schema = json.loads(structured(Chat([ChatMessage("user", "x")], tools=tools, tool_choice=choice)).text)
+    value = {"a": None, "b": None, "c": True, "$ref": {"$ref": "#/x"}}
+    for arguments in (value, {**value, "a": 1}, {**value, "b": 1}, {**value, "c": None}, {**value, "$ref": 1}):
+        given = [{"name": "named", "parameters": arguments}] if choice == "required" else arguments
+        assert accepts(schema, given) == (arguments == value)
+
+
+def test_a_reference_out_of_a_schema_is_the_tools_fault():
+    tools = [Tool("f", "", '{"properties": {"a": {"$ref": "https://example.org/other"}}}')]
+    with pytest.raises(
+        ParameterError, match=r"^chat\.tools: .*#/properties/a/\$ref: 'https://example.org/other' is no"
+    ):
+        structured(Chat([ChatMessage("user", "x")], tools=tools, tool_choice="required"))

@@ -13,18 +13,12 @@ from itertools import accumulate
 from operator import or_
 from typing import Any
 
-from quire.proto.messages.exact_values import BOUNDS, check_numbers, exact_patterns, moved_bound
-from quire.proto.messages.schema_facts import (
-    ANNOTATIONS,
-    Schema,
-    SchemaFacts,
-    Side,
-    key_of,
-    objects_in,
-    parts_of,
-    texts_in,
-)
-from quire.proto.messages.unique_items import UniqueItems
+from quire.proto.json_schema.exact_values import BOUNDS, check_numbers, exact_patterns, moved_bound
+from quire.proto.json_schema.facts import SchemaFacts, Side, count_of, key_of, objects_in, parts_of, texts_in
+from quire.proto.json_schema.languages import Language
+from quire.proto.json_schema.plain import Plain
+from quire.proto.json_schema.references import localized
+from quire.proto.json_schema.walk import Assertion, Schema, both
 
 MAX_SCHEMAS = 20_000
 """Most schemas within a rewritten one: a reference beside other keywords is written out each time."""
@@ -33,6 +27,7 @@ KEYS_PER_SCHEMA = 8
 MAX_ALL_OF = 128
 """Most members of one `allOf` that differ."""
 _LISTS = ("properties", "patternProperties")
+COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +38,19 @@ class _Listed:
     patterns: dict[str, None] = field(default_factory=dict)
     is_open: bool = False
     """One of them says that there may be others."""
+    is_sealed: bool = False
+    """Not even a schema that lists none may have others, by an `unevaluatedProperties` above it."""
 
     def __or__(self, other: "_Listed") -> "_Listed":
-        return _Listed(self.names | other.names, self.patterns | other.patterns, self.is_open or other.is_open)
+        names, patterns = self.names | other.names, self.patterns | other.patterns
+        return _Listed(names, patterns, self.is_open or other.is_open, self.is_sealed or other.is_sealed)
 
     def __bool__(self) -> bool:
-        return bool(self.names or self.patterns or self.is_open)
+        return bool(self.names or self.patterns or self.is_open or self.is_sealed)
 
 
 _NOTHING = _Listed()
+_SEALED = _Listed(is_sealed=True)
 
 
 @dataclass(slots=True)
@@ -61,11 +60,16 @@ class StrictSchema:
     schema: Any
     shares_keys: bool = False
     """An object in it has listed keys and free ones: these must not spell a listed one in another way."""
+    ignored: tuple[str, ...] = ()
+    """Annotations that nobody checks, as `keyword=value`."""
 
 
 def strict(schema: Any) -> StrictSchema:
     """The schema rewritten. Raises `ValueError` naming the place, the keyword and the remedy."""
-    return _Rewriting(schema).run()
+    plain = Plain(localized(schema))
+    made = _Rewriting(plain.schema()).run()
+    made.ignored = plain.ignored
+    return made
 
 
 class _Rewriting:
@@ -74,7 +78,6 @@ class _Rewriting:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._facts = SchemaFacts(root)
-        self._unique = UniqueItems(self._facts)
         self._num_schemas = 0
         self._inlined: list[str] = []
         """References that are being written out."""
@@ -96,15 +99,16 @@ class _Rewriting:
         if self._num_schemas > MAX_SCHEMAS:
             large = f"more than {MAX_SCHEMAS} schemas when references and the keys beside them are written out"
             raise ValueError(f"{path}: is too large, {large}; join some")
-        if "uniqueItems" in schema:
-            schema = self._unique.rewritten(schema, path)
-        if "propertyNames" in schema:
-            schema = self._with_names(schema)
+        if "unevaluatedProperties" in schema:  # it does not see what stands beside it
+            others = _SEALED
         check_numbers(schema, path)
         made: Schema = {}
         for key, value in schema.items():
             self._keyword(made, schema, key, value, path, others)
-        self._close(made, schema, path, others)
+        if isinstance(schema, Assertion) and not others.is_sealed:
+            self._shares_keys |= bool(objects_in(made, "properties"))
+        else:
+            self._close(made, schema, path, others)
         return exact_patterns(made)
 
     def _keyword(self, made: Schema, schema: Schema, key: str, value: Any, path: str, others: _Listed) -> None:
@@ -132,7 +136,9 @@ class _Rewriting:
             self._reference(made, value, path, others | self._beside(schema, key))
         elif key in BOUNDS:
             made[key] = moved_bound(value, BOUNDS[key], place)
-        else:
+        elif key in COUNTS:
+            made[key] = count_of(schema, key, 0)
+        elif key != "unevaluatedProperties":
             made[key] = value
 
     def _all_of(self, made: Schema, schema: Schema, place: str, others: _Listed) -> None:
@@ -147,20 +153,6 @@ class _Rewriting:
         for (index, one), first, last in zip(members, before, behind, strict=False):
             made.setdefault("allOf", []).append(self._schema(one, f"{place}/{index}", first | last))
 
-    def _with_names(self, schema: Schema) -> Schema:
-        """`propertyNames` of a mapping as listed keys; as it is, which the library refuses, where they are not few."""
-        if set(schema) & {*_LISTS, "required"}:
-            return schema
-        names = self._facts.resolved(schema["propertyNames"])
-        listed = [name for name in self._facts.values(names) or () if isinstance(name, str)]
-        rest = {key: value for key, value in schema.items() if key not in ("propertyNames", "additionalProperties")}
-        value = schema.get("additionalProperties", True)
-        if listed:
-            return {**rest, "properties": dict.fromkeys(listed, value), "additionalProperties": False}
-        if isinstance(names, dict) and set(names) - ANNOTATIONS <= {"type", "pattern"} and "pattern" in names:
-            return {**rest, "patternProperties": {names["pattern"]: value}, "additionalProperties": False}
-        return schema
-
     def _each(self, value: Any, path: str, others: _Listed) -> Any:
         if isinstance(value, list):
             return [self._schema(one, f"{path}/{index}", others) for index, one in enumerate(value)]
@@ -169,7 +161,7 @@ class _Rewriting:
     def _reference(self, made: Schema, reference: Any, path: str, others: _Listed) -> None:
         """A reference as it is; written out where other schemas list keys of the same object."""
         target = self._facts.target(reference)
-        if target is None or not others or not self._listed_in(target):
+        if target is None or not others or not (others.is_sealed or self._listed_in(target)):
             made["$ref"] = reference
             return
         if reference in self._inlined:
@@ -226,15 +218,17 @@ class _Rewriting:
         """Allow no key that nobody lists, unless the schema says otherwise."""
         lists_keys = any(isinstance(made.get(key), dict) for key in _LISTS)
         others |= self._beside(schema, "")
-        if lists_keys and "additionalProperties" not in made and not others.is_open:
-            required = texts_in(made, "required")
+        patterns = objects_in(made, "patternProperties")
+        if (lists_keys or others.is_sealed) and "additionalProperties" not in made and not others.is_open:
+            required = () if others.is_sealed else texts_in(made, "required")
             properties = objects_in(made, "properties")
             unlisted = [name for name in (*others.names, *required) if name not in properties]
-            made["properties"] = properties | dict.fromkeys(unlisted, True)
-            patterns = objects_in(made, "patternProperties")
-            if patterns or others.patterns:
-                made["patternProperties"] = dict.fromkeys(others.patterns, True) | patterns
+            made["properties"] = properties | {name: _found(name, patterns) for name in unlisted}
             made["additionalProperties"] = False
+        if "additionalProperties" in made and (patterns or others.patterns):
+            # the library judges a key that another schema's pattern finds by that schema alone
+            rest = True if "additionalProperties" not in schema else made["additionalProperties"]
+            made["patternProperties"] = dict.fromkeys(others.patterns, rest) | patterns
         is_free = made.get("additionalProperties") is not False
         if is_free and (lists_keys or texts_in(made, "required")):
             self._shares_keys = True
@@ -279,7 +273,14 @@ def _reference_of(schema: Any) -> str:
     return reference if isinstance(reference, str) else ""
 
 
+def _found(name: str, patterns: Schema) -> Any:
+    """A schema of the values that a key may have by the patterns that find it."""
+    return reduce(both, [one for pattern, one in patterns.items() if name in Language({"pattern": pattern})], True)
+
+
 def _own(schema: Schema) -> _Listed:
+    if isinstance(schema, Assertion):
+        return _NOTHING
     return _Listed(
         dict.fromkeys(objects_in(schema, "properties")),
         dict.fromkeys(objects_in(schema, "patternProperties")),

@@ -1,9 +1,11 @@
 """`uniqueItems`: arrays of few values are written out one by one; the grammar library cannot tell items apart."""
 
 from collections.abc import Iterator
+from math import comb
 from typing import Any
 
-from quire.proto.messages.schema_facts import TYPES, Schema, SchemaFacts, key_of
+from quire.proto.json_schema.facts import TYPES, SchemaFacts, count_of, key_of
+from quire.proto.json_schema.walk import Schema, with_parts
 
 MAX_ITEMS = 10_000
 """Most items of all arrays that are written out for one document: a third of a second to compile."""
@@ -28,18 +30,28 @@ class UniqueItems:
             raise ValueError(f"{path}/uniqueItems: must be true or false")
         types = schema.get("type", sorted(TYPES))
         types = types if isinstance(types, list) else [types]
-        if not schema["uniqueItems"] or _count(schema, "maxItems", 2) <= 1 or "array" not in types:
+        if not schema["uniqueItems"] or count_of(schema, "maxItems", 2) <= 1 or "array" not in types:
             return {key: value for key, value in schema.items() if key != "uniqueItems"}
-        ways: list[Schema] = [{"enum": list(self._arrays(schema, f"{path}/uniqueItems"))}]
+        ways: list[Schema] = [{"enum": self._written(schema, f"{path}/uniqueItems")}]
         if others := [name for name in types if name != "array"]:
             ways.append({"type": others})
         rest = {key: value for key, value in schema.items() if key not in _ARRAY}
-        parts = rest.get("allOf", [])
-        return {**rest, "allOf": [*parts, {"anyOf": ways}]} if isinstance(parts, list) else rest
+        return with_parts(rest, {"anyOf": ways})
 
-    def _arrays(self, schema: Schema, path: str) -> Iterator[list[Any]]:
+    def _written(self, schema: Schema, path: str) -> list[list[Any]]:
+        """Its arrays in any order of their items; where these are too many, in that of the values."""
+        before = self._num_items, self._num_chars
+        try:
+            return list(self._arrays(schema, path, in_order=False))
+        except ValueError:
+            if "prefixItems" in schema or isinstance(schema.get("items"), list):
+                raise
+            self._num_items, self._num_chars = before
+            return list(self._arrays(schema, path, in_order=True))
+
+    def _arrays(self, schema: Schema, path: str, in_order: bool) -> Iterator[list[Any]]:
         prefix, rest = _positions(schema)
-        least, most = _count(schema, "minItems", 0), _count(schema, "maxItems", len(prefix) + MAX_ITEMS)
+        least, most = count_of(schema, "minItems", 0), count_of(schema, "maxItems", len(prefix) + MAX_ITEMS)
         domains = [self._facts.values(one) for one in prefix[:most]]
         if most > len(prefix):
             domains.append(self._facts.values(rest))
@@ -49,7 +61,7 @@ class UniqueItems:
             raise ValueError(f"{path}: cannot be promised for items that are no small enumeration; {remedy}")
         chosen: dict[str, Any] = {}
 
-        def arrays() -> Iterator[list[Any]]:
+        def arrays(start: int) -> Iterator[list[Any]]:
             if len(chosen) >= least:
                 self._num_items += len(chosen)
                 self._num_chars += sum(map(len, chosen))
@@ -58,13 +70,14 @@ class UniqueItems:
             if self._num_items > MAX_ITEMS or self._num_chars > MAX_CHARS:
                 raise ValueError(f"{path}: {_too_many(0 if prefix else len(known[-1]))}")
             if len(chosen) < most and known:
-                for key, value in known[min(len(chosen), len(known) - 1)].items():
-                    if key not in chosen:
+                domain = known[min(len(chosen), len(known) - 1)]
+                for index, (key, value) in enumerate(domain.items()):
+                    if key not in chosen and index >= start:
                         chosen[key] = value
-                        yield from arrays()
+                        yield from arrays(index + 1 if in_order else 0)
                         del chosen[key]
 
-        return arrays()
+        return arrays(0)
 
 
 def _positions(schema: Schema) -> tuple[list[Any], Any]:
@@ -75,21 +88,10 @@ def _positions(schema: Schema) -> tuple[list[Any], Any]:
     return (prefix if isinstance(prefix, list) else []), items
 
 
-def _count(schema: Schema, key: str, default: int) -> int:
-    value = schema.get(key, default)
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{key}: must be an integer of 0 or more, got {value!r:.80}")
-    return value
-
-
 def _too_many(num_values: int) -> str:
     """`num_values`: that each item is one of; 0: it depends."""
-    most, ways, total = 0, 1, 0
-    while most < num_values:
-        ways *= num_values - most
-        total += ways * (most + 2)
-        if total > MAX_ITEMS:
-            break
+    most, total = 0, 2
+    while most < num_values and (total := total + comb(num_values, most + 1) * (most + 3)) <= MAX_ITEMS:
         most += 1
     remedy = f"set maxItems to at most {most}, or " if most else ""
     return f"allows too many arrays to tell them apart; {remedy}{_REMEDY}"

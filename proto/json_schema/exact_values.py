@@ -4,27 +4,34 @@ classes of characters for larger ones.
 
 import math
 import re
-import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from quire.proto.messages.schema_facts import Schema
+from quire.proto.json_schema.walk import Schema
 
 EXACT = 1 << 53
 """Up to here every integer is a double."""
+LARGEST = 9 * 10**18
+SMALLEST = 1e-20
 BOUNDS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
 """Keyword -> the direction in which a number may be moved and the schema allows no more than before."""
 
-_OPEN: Final = re.compile(r"\\P(\{[^}]*\}|\w)|\\.|\[\^\]?", re.DOTALL)
-"""A negated Unicode class; an escaped character; the beginning of a negated class, with a ] that is in it."""
+_OPEN: Final = re.compile(r"\\P(\{[^}]*\}|\w)|\\.|\[\^[\]-]?", re.DOTALL)
+"""A negated Unicode class; an escaped character; the beginning of a negated class, with a ] or - that is in it."""
 
 
 def moved_bound(value: Any, direction: int, path: str) -> Any:
-    """A bound that is a double, at most one step narrower."""
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) <= EXACT:
+    """A bound that is a double, a little narrower; of those that the library cannot tell from none, the last it can."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return value
-    if abs(value) > sys.float_info.max:
-        raise ValueError(f"{path}: numbers beyond 1e308 are not supported; write a smaller one")
+    if direction * value > LARGEST:
+        raise ValueError(f"{path}: numbers beyond 9e18 are not supported; write a smaller one")
+    if -direction * value > LARGEST:
+        return -direction * LARGEST
+    if 0 < abs(value) < SMALLEST:
+        return direction * SMALLEST if direction * value > 0 else 0
+    if isinstance(value, float) or abs(value) <= EXACT:
+        return value
     nearest = float(value)
     if (nearest < value) if direction > 0 else (nearest > value):
         nearest = math.nextafter(nearest, direction * math.inf)
@@ -35,12 +42,15 @@ def check_numbers(schema: Schema, path: str) -> None:
     """Raises `ValueError` for a fixed number that is no double: the library would make a neighbour of it."""
     for key in ("const", "enum"):
         for value in _numbers(schema.get(key)):
-            if abs(value) > EXACT and moved_bound(value, 1, f"{path}/{key}") != value:
+            if isinstance(value, float):
+                if not (SMALLEST <= abs(value) <= LARGEST or value == 0):
+                    raise ValueError(f"{path}/{key}: {value} is not supported between 0 and 1e-20 or beyond 9e18")
+            elif abs(value) > EXACT and moved_bound(value, 1, f"{path}/{key}") != value:
                 raise ValueError(f"{path}/{key}: {value} is not exact beyond 2**53; make it a string")
 
 
-def _numbers(value: Any) -> Iterator[int]:
-    if isinstance(value, int) and not isinstance(value, bool):
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
         yield value
     elif isinstance(value, list | dict):
         for one in value.values() if isinstance(value, dict) else value:
@@ -68,4 +78,6 @@ def _without_nul(pattern: str) -> str:
 def _closed(found: re.Match[str]) -> str:
     if found[1]:
         return rf"[^\x00\p{found[1]}]"
-    return found[0] if found[0].startswith("\\") else rf"{found[0]}\x00"
+    if found[0].startswith("\\"):
+        return found[0]
+    return r"[^\x00\-" if found[0] == "[^-" else rf"{found[0]}\x00"

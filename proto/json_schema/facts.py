@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-Schema = dict[str, Any]
+from quire.proto.json_schema.walk import ANNOTATIONS, Schema
 
 TYPES = frozenset({"null", "boolean", "number", "string", "array", "object"})
 MAX_STEPS = 16
@@ -14,9 +14,6 @@ MAX_COMPARISONS = 16_384
 """Most pairs of schemas that are compared for one document: every alternative with each other one costs the square."""
 MAX_RANGE = 64
 """Most values of a range of integers."""
-ANNOTATIONS = frozenset(
-    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id"}
-)
 _RANGE = frozenset({"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 
 
@@ -67,7 +64,7 @@ class SchemaFacts:
             return []
         if not isinstance(schema, dict) or steps > MAX_STEPS:
             return None
-        keys = set(schema) - ANNOTATIONS - {"$defs", "definitions"}
+        keys = set(schema) - ANNOTATIONS
         found: list[Any] | None = None
         if keys <= {"anyOf", "type"} and isinstance(schema.get("anyOf"), list):
             lists = [self.values(option, steps + 1) for option in schema["anyOf"]]
@@ -151,6 +148,14 @@ def texts_in(schema: Schema, key: str) -> list[str]:
     """The texts in the value of a keyword that is a list; empty for none."""
     value = schema.get(key)
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def count_of(schema: Schema, key: str, default: int) -> int:
+    """The value of a keyword that counts. Raises `ValueError` for one that is no count."""
+    value = schema.get(key, default)
+    if isinstance(value, bool | str) or not isinstance(value, int | float) or value < 0 or value % 1:
+        raise ValueError(f"{key}: must be an integer of 0 or more, got {value!r:.80}")
+    return int(value)
 
 
 def key_of(value: Any) -> str:

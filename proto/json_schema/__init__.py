@@ -1,0 +1,1 @@
+"""JSON Schemas as clients write them, made into those that the grammar library keeps to the letter."""

@@ -1,0 +1,131 @@
+"""JSON Schemas without the keywords that the grammar library does not know, where others say the same.
+
+`not`, `if` and `dependentRequired` become alternatives, a `format` a pattern, `propertyNames` keys and patterns. What
+cannot be said is refused with its place; a format that nobody checks is left out and named.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from quire.proto.json_schema.facts import SchemaFacts, count_of, objects_in
+from quire.proto.json_schema.keys import Keys
+from quire.proto.json_schema.negation import Negation
+from quire.proto.json_schema.texts import Texts
+from quire.proto.json_schema.unique_items import UniqueItems
+from quire.proto.json_schema.walk import Assertion, Schema, any_of, asserted, both, is_true, mapped, with_parts
+
+_CONDITIONS = ("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies")
+_AS_THEY_ARE = ("if", "not", "propertyNames")
+"""Keywords whose schemas are judged as they came: what stands for them elsewhere may be narrower."""
+_PARTS = ("allOf", "anyOf", "oneOf", "$ref", *_CONDITIONS)
+"""Keywords that may describe keys and items of the same value."""
+MANY = 1 << 53
+"""More items than any array has."""
+
+
+class Plain:
+    """The rewriting of one document."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._facts = SchemaFacts(root)
+        self._negation = Negation(self._facts)
+        self._texts = Texts()
+        self._keys = Keys(self._facts, self._texts)
+        self._unique = UniqueItems(self._facts)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Annotations that were left out, as `keyword=value`."""
+        return tuple(self._texts.ignored)
+
+    def schema(self) -> Any:
+        """The document rewritten. Raises `ValueError` naming the place, the keyword and the remedy."""
+        return self._schema(self._root, "#")
+
+    def _schema(self, schema: Any, path: str) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        made = mapped(schema, lambda one, step: one if step in _AS_THEY_ARE else self._schema(one, f"{path}/{step}"))
+        made = self._texts.plain(_closed_object(made, path), path)
+        if "propertyNames" in made:
+            made = self._keys.named(self._with_names(made, path), path)
+        if isinstance(made.get("patternProperties"), dict):
+            made = self._keys.spread(made, path)
+        if "uniqueItems" in made:
+            made = self._unique.rewritten(made, path)
+        made = self._keys.counted(_closed_array(_counted(made, path), path), path)
+        found = [way for way in self._conditions(made, path) if not is_true(way)]
+        if False in found:
+            return False
+        made = {key: value for key, value in made.items() if key not in _CONDITIONS}
+        made = with_parts(made, *found)
+        return Assertion(made) if isinstance(schema, Assertion) else made
+
+    def _conditions(self, schema: Schema, path: str) -> Iterator[Any]:
+        """Schemas that the value has to meet, too, in place of keywords."""
+        if "not" in schema:
+            yield self._opposite(schema["not"], f"{path}/not")
+        then, otherwise = schema.get("then", True), schema.get("else", True)
+        if "if" in schema and not (is_true(then) and is_true(otherwise)):
+            place = f"{path}/if"
+            holds, fails = self._schema(asserted(schema["if"]), place), self._opposite(schema["if"], place)
+            yield any_of([both(holds, then), both(fails, otherwise)])
+        for key in ("dependentRequired", "dependentSchemas", "dependencies"):
+            for name, needed in objects_in(schema, key).items():
+                here = Assertion({"required": [name]})
+                more = Assertion({"required": needed}) if isinstance(needed, list) else needed
+                yield any_of([Assertion({"properties": {name: False}}), both(here, more)])
+
+    def _with_names(self, schema: Schema, path: str) -> Schema:
+        """The schema whose `propertyNames` has no `not`."""
+        names = self._facts.resolved(schema["propertyNames"])
+        if isinstance(names, dict) and "not" in names:
+            names = self._schema(names, f"{path}/propertyNames")
+        return {**schema, "propertyNames": names}
+
+    def _opposite(self, schema: Any, path: str) -> Any:
+        return self._schema(self._negation.of(schema, path), path)
+
+
+def _counted(schema: Schema, path: str) -> Schema:
+    """The schema without `contains`, where it holds for any array or counts all items. Raises `ValueError`."""
+    least, most = count_of(schema, "minContains", 1), count_of(schema, "maxContains", MANY)
+    made = {key: value for key, value in schema.items() if key not in ("contains", "minContains", "maxContains")}
+    if is_true(schema.get("contains", False)):
+        made["minItems"] = max(least, count_of(made, "minItems", 0))
+        if most < MANY:
+            made["maxItems"] = min(most, count_of(made, "maxItems", most))
+    elif "contains" in schema and (least > 0 or most < MANY):
+        raise ValueError(f"{path}/contains: cannot be promised; describe the items by prefixItems and items")
+    return made
+
+
+def _closed_array(schema: Schema, path: str) -> Schema:
+    """The schema without `unevaluatedItems`. Raises `ValueError`."""
+    if "unevaluatedItems" not in schema:
+        return schema
+    made = {key: value for key, value in schema.items() if key != "unevaluatedItems"}
+    rest = schema["unevaluatedItems"]
+    if is_true(rest):
+        return made
+    if any(key in made for key in _PARTS):
+        remedy = "describe the items by prefixItems and items"
+        raise ValueError(f"{path}/unevaluatedItems: is not supported beside other schemas of the same array; {remedy}")
+    return {("additionalItems" if isinstance(made.get("items"), list) else "items"): rest, **made}
+
+
+def _closed_object(schema: Schema, path: str) -> Schema:
+    """The schema without `unevaluatedProperties`, where it has no parts; false stays. Raises `ValueError`."""
+    if "unevaluatedProperties" not in schema:
+        return schema
+    made = {key: value for key, value in schema.items() if key != "unevaluatedProperties"}
+    rest = schema["unevaluatedProperties"]
+    if "additionalProperties" in made:
+        return made
+    if is_true(rest) or not any(key in made for key in _PARTS):
+        return {**made, "additionalProperties": True if is_true(rest) else rest}
+    if rest is not False:
+        remedy = "list the keys in properties and say additionalProperties"
+        raise ValueError(f"{path}/unevaluatedProperties: is not supported beside other schemas of the object; {remedy}")
+    return schema
