@@ -1,5 +1,6 @@
 """The properties of a call that are not part of the request itself."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,3 +24,5 @@ class Call:
     """True where the answer is sent as it is generated."""
     max_tokens_is_bound: bool = False
     """True where `max_tokens` is only an upper bound: more than there is room for is cut to the room, not refused."""
+    note: Callable[[str], None] = lambda name: None
+    """Tells the caller the name of what was dropped of the request."""

@@ -3,6 +3,7 @@
 from starlette.requests import Request
 
 from quire.frontend.call import Call
+from quire.frontend.http.decoding.ignored import note
 
 
 def request_id(request: Request) -> str:
@@ -27,4 +28,5 @@ def call_of(request: Request, streams: bool | None = False, max_tokens_is_bound:
         tenant=tenant(request),
         streams=bool(streams),
         max_tokens_is_bound=max_tokens_is_bound,
+        note=note,
     )

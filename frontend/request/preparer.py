@@ -80,7 +80,7 @@ class RequestPreparer:
         checked = await self._check(model, request, call, arrived)
         owner = ImageOwner(call.tenant, request.cache_salt or "", checked.deadline, files, checked.facts.max_model_len)
         prompt = await self._tokenize(checked, owner)
-        params = await self._parameters(checked, prompt)
+        params = await self._parameters(checked, prompt, call)
         return _prepared(checked, prompt, params, arrived)
 
     async def _check(self, model: ServedModel, request: GenerateRequest, call: Call, arrived: float) -> _Checked:
@@ -107,7 +107,7 @@ class RequestPreparer:
             model.check_thinking(request, request.input, answer_format)
         return _Prompt(prompt.ids, prompt.media, bad_words, answer_format)
 
-    async def _parameters(self, checked: _Checked, prompt: _Prompt) -> SamplingParams:
+    async def _parameters(self, checked: _Checked, prompt: _Prompt, call: Call) -> SamplingParams:
         request = checked.request
         if isinstance(request.input, Chat):
             request = with_reasoning_first(request, prompt.answer_format)
@@ -121,7 +121,9 @@ class RequestPreparer:
         if params.structured is not None:
             field = checked.fields.grammar_field
             with self._metrics.compiling():
-                await in_time(checked.deadline, checked.model.grammars.check(params.structured, checked.facts, field))
+                checking = checked.model.grammars.check(params.structured, checked.facts, field)
+                for name in await in_time(checked.deadline, checking):
+                    call.note(name)
         if checked.fields.num_best and params.logprobs < 0:
             params = msgspec.structs.replace(params, logprobs=0)
         return params

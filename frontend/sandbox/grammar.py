@@ -31,7 +31,7 @@ class _CachedVerdict:
 
     @property
     def num_bytes(self) -> int:
-        return ENTRY_BYTES + len(self.verdict.message)
+        return ENTRY_BYTES + len(self.verdict.message) + sum(map(len, self.verdict.ignored))
 
 
 class GrammarChecker:
@@ -45,10 +45,11 @@ class GrammarChecker:
         self._num_bytes = 0
         self._pending: dict[bytes, asyncio.Task[Verdict]] = {}
 
-    async def check(self, structured: Structured, facts: ModelFacts, field: str = "structured") -> None:
-        """Raises `ParameterError` on `field` when it does not compile within the limits.
+    async def check(self, structured: Structured, facts: ModelFacts, field: str = "structured") -> tuple[str, ...]:
+        """The annotations of its schemas that nobody checks, as `keyword=value`.
 
-        Raises `RequestError` where the process fails by itself: that is no verdict, and the next try may find one.
+        Raises `ParameterError` on `field` when it does not compile within the limits, `RequestError` where the process
+        fails by itself: that is no verdict, and the next try may find one.
         """
         await self._use_model(facts)
         payload = msgspec.msgpack.encode(structured)
@@ -62,6 +63,7 @@ class GrammarChecker:
             verdict = await asyncio.shield(task)
         if verdict.reason:
             raise ParameterError(field, verdict.message, verdict.reason)
+        return verdict.ignored
 
     async def close(self) -> None:
         """End the process."""

@@ -11,6 +11,7 @@ from quire.proto.messages.params import ParameterError, Structured
 from quire.proto.messages.structured import TokenizerUnfit, load_vocabulary, new_matcher
 
 MAX_ERROR = 400
+MAX_IGNORED = 32
 
 
 class GrammarSetup(msgspec.Struct, frozen=True):
@@ -26,6 +27,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     reason: str = ""
     message: str = ""
+    ignored: tuple[str, ...] = ()
+    """Annotations of its schemas that nobody checks, as `keyword=value`."""
 
 
 def prepare(setup: bytes) -> Callable[[bytes], bytes]:
@@ -40,14 +43,15 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
 
     def check(payload: bytes) -> bytes:
         structured = decode(payload)
+        ignored = set[str]()
         try:
-            matcher = new_matcher(vocabulary, structured)
+            matcher = new_matcher(vocabulary, structured, ignored)
         except ParameterError as error:
             return encode(Verdict(error.reason, str(error).removeprefix(f"{error.field}: ")))
         _step(matcher, wanted.eos_token_ids)
         if matcher.is_error():
             return encode(Verdict("INVALID_GRAMMAR", f"{structured.kind}: {matcher.get_error()[:MAX_ERROR]}"))
-        return encode(Verdict())
+        return encode(Verdict(ignored=tuple(sorted(ignored)[:MAX_IGNORED])))
 
     return check
 

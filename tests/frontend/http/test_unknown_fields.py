@@ -74,6 +74,24 @@ def test_unknown_fields_are_dropped_at_every_depth_and_places_count_as_one(web) 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_formats_that_nobody_checks_are_named(web, stream: bool) -> None:
+    async def main() -> None:
+        text = {"type": "string", "format": "path"}
+        schema = {"type": "object", "properties": {"a": text, "b": text, "c": {"type": "string", "format": "date"}}}
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+        format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        async with web() as w:
+            w.answers([75])
+            for _ in range(2):  # found, then kept
+                for more in ({"response_format": format}, {"tools": [tool], "tool_choice": "required"}):
+                    answer = await w.client.post(CHAT, json={"messages": [USER], "stream": stream, **more})
+                    assert answer.status_code == 200, answer.text
+                    assert answer.headers["x-quire-ignored"] == "format=path"
+
+    asyncio.run(main())
+
+
 class Folder(msgspec.Struct, forbid_unknown_fields=True):
     """A struct that holds itself."""
 
