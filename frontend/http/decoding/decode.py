@@ -24,6 +24,8 @@ MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 _described: set[type] = set()
 """Types that msgspec has described."""
 _describing = threading.Lock()
+NULL = "`, got `null`"
+"""Part of the message for a null where the type has none."""
 ONLY_NULL = "Expected `null`"
 """Message for a field declared as None: it is known to us and not supported."""
 
@@ -32,7 +34,7 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], path: str = "") -> T:
     """The value of a JSON text that was scanned. Raises `ParameterError`.
 
     Fields that `kind` does not know are dropped by the rule of `unknown_fields`, or refused where the server is told
-    so. `path`: where the text stands in the body, empty for the body itself.
+    so; null is not set. `path`: where the text stands in the body, empty for the body itself.
     """
     if kind not in _described:
         _describe(kind)
@@ -41,7 +43,8 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], path: str = "") -> T:
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.ValidationError as error:
-            if refuses_unknown() or not str(error).startswith(UNKNOWN):
+            is_unknown = str(error).startswith(UNKNOWN) and not refuses_unknown()
+            if not is_unknown and NULL not in str(error):
                 raise
             return msgspec.json.decode(drop_unknown(bytes(raw), kind, path), type=kind)
     except msgspec.ValidationError as error:

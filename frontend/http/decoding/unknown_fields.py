@@ -1,7 +1,8 @@
 """The rule for fields that a route does not know, over HTTP: dropped and named, unless dropping could mislead.
 
-A server that refuses them breaks with every release of every client library. What is null says nothing. At the top
-level a name close to a known one is a typo, and what changes the answer elsewhere must not be lost in silence.
+A server that refuses them breaks with every release of every client library. What is null says nothing, in a known
+field as well. At the top level a name close to a known one is a typo, and what changes the answer elsewhere must not be
+lost in silence.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from quire.frontend.http.decoding.ignored import note
+from quire.frontend.http.decoding.ignored import note, refuses_unknown
 from quire.proto.messages.params import ParameterError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -56,7 +57,8 @@ ELSEWHERE: dict[str, str] = dict.fromkeys(
 
 
 def drop_unknown(raw: bytes, kind: Any, path: str) -> bytes:
-    """The JSON text without the fields that `kind` has no place for; they are noted. Linear in the text.
+    """The JSON text without the fields that `kind` has no place for, which are noted, and without nulls that it has no
+    place for. Linear in the text.
 
     `path`: where the text stands in the body, empty for the body itself. Raises `ParameterError` for a field of the
     body that is likely a typo, or that would change the answer; msgspec's errors for what is no JSON.
@@ -82,13 +84,21 @@ class _Struct:
     def _near(self) -> dict[str, str]:
         return {variant: name for name in self._fields for variant in _variants(name)}
 
+    @cached_property
+    def _never_null(self) -> set[str]:
+        """Fields that are unset where they are null: no null is a value of theirs."""
+        return {field.encode_name for field in self._kind.fields if not _takes_null(field.type)}
+
     def pruned(self, raw: bytes, path: str) -> bytes:
-        if not raw.lstrip().startswith(b"{") or getattr(self._kind.cls, "is_closed", False):
+        if not raw.lstrip().startswith(b"{"):
             return raw
+        keeps = refuses_unknown() or getattr(self._kind.cls, "is_closed", False)
         kept: dict[str, msgspec.Raw] = {}
         for name, value in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items():
-            if name in self._fields:
-                shape = self._fields[name]
+            if name in self._never_null and bytes(value) == b"null":
+                continue
+            if name in self._fields or keeps:
+                shape = self._fields.get(name)
                 at = f"{path}.{name}" if path else name
                 kept[name] = value if shape is None else msgspec.Raw(shape.pruned(bytes(value), at))
             elif bytes(value) != b"null":
@@ -154,6 +164,11 @@ def _shape_of(kind: inspect.Type) -> _Shape | None:
 
 def _members(kind: inspect.Type) -> tuple[inspect.Type, ...]:
     return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+
+
+def _takes_null(kind: inspect.Type) -> bool:
+    nothing = inspect.NoneType | inspect.AnyType | inspect.RawType
+    return any(isinstance(one, nothing) for one in _members(kind))
 
 
 def _shape_of_one(kind: inspect.Type) -> _Struct | _Items | None:

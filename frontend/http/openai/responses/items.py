@@ -52,7 +52,7 @@ RECORDS = (
 
 
 class MessageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    type: str | None = "message"
+    type: str | None = None
     role: str
     content: str | list[msgspec.Raw] | None = None
     id: str | None = None
