@@ -5,12 +5,13 @@ listed ones comes to a place where nothing may follow. So a pattern of few texts
 pattern finds meets both schemas.
 """
 
+from collections.abc import Callable
 from itertools import combinations
 from math import comb
 from typing import Any
 
-from quire.proto.json_schema.facts import SchemaFacts, count_of, objects_in, texts_in, types_of
-from quire.proto.json_schema.languages import Language, leaves_a_name
+from quire.proto.json_schema.facts import SchemaFacts, count_of, key_of, objects_in, texts_in, types_of
+from quire.proto.json_schema.languages import Language, leaves_a_name, overlap
 from quire.proto.json_schema.patterns import REMEDY
 from quire.proto.json_schema.texts import Texts
 from quire.proto.json_schema.walk import ANNOTATIONS, Assertion, Schema, any_of, both, is_true, with_parts
@@ -52,6 +53,7 @@ class Keys:
                 patterns[pattern] = one
             else:
                 properties |= {name: one for name in few if name not in properties}
+        patterns = _apart(patterns, f"{path}/patternProperties")
         made = {key: value for key, value in schema.items() if key != "patternProperties"}
         made |= {"properties": properties} | ({"patternProperties": patterns} if patterns else {})
         if False in patterns.values() and not leaves_a_name(list(patterns)):
@@ -109,7 +111,7 @@ class Keys:
         is_closed = bool(properties or "patternProperties" in rest)
         free = rest.get("additionalProperties", not is_closed)
         if values is not None:
-            fits = set(values).__contains__
+            fits: Callable[[str], bool] = set(values).__contains__
             free_keys: Schema = {"properties": {name: free for name in values if name not in properties}}
         else:
             pattern = self._pattern(names, path)
@@ -144,6 +146,21 @@ class Keys:
         is_shorter = least > 0 and not Language({"pattern": pattern, "maxLength": least - 1}).is_empty
         is_longer = most < MANY and not Language({"pattern": pattern, "minLength": most + 1}).is_empty
         return not is_shorter and not is_longer and names.get("pattern", pattern) == pattern
+
+
+def _apart(patterns: Schema, path: str) -> Schema:
+    """The patterns, those of equal schemas joined where two find the same key. Raises `ValueError` for others."""
+    if len(patterns) < 2 or not overlap(list(patterns)):
+        return patterns
+    joined: dict[str, list[str]] = {}
+    for pattern, one in patterns.items():
+        joined.setdefault(key_of(one), []).append(pattern)
+    made = {"|".join(f"({one})" for one in found): patterns[found[0]] for found in joined.values()}
+    if error := overlap(list(made)):
+        raise ValueError(
+            f"{path}: two of them find the same keys, {error:.160}; anchor them by ^ and $ to tell them apart"
+        )
+    return made
 
 
 def _of_texts(names: Schema) -> Schema:

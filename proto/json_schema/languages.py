@@ -52,6 +52,11 @@ class Language:
         return found
 
 
+def overlap(patterns: list[str]) -> str:
+    """The library's message where one text is found by two of the patterns, or it cannot tell; empty: none is."""
+    return _matcher(exact_patterns({"type": "object", "patternProperties": dict.fromkeys(patterns, True)})).get_error()
+
+
 def leaves_a_name(patterns: list[str]) -> bool:
     """True where an object has a key that none of the patterns finds."""
     properties = exact_patterns({"patternProperties": dict.fromkeys(patterns, False)})

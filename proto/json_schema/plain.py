@@ -7,7 +7,7 @@ cannot be said is refused with its place; a format that nobody checks is left ou
 from collections.abc import Iterator
 from typing import Any
 
-from quire.proto.json_schema.facts import SchemaFacts, count_of, objects_in
+from quire.proto.json_schema.facts import SchemaFacts, count_of, objects_in, types_of
 from quire.proto.json_schema.keys import Keys
 from quire.proto.json_schema.negation import Negation
 from quire.proto.json_schema.texts import Texts
@@ -80,8 +80,12 @@ class Plain:
     def _with_names(self, schema: Schema, path: str) -> Schema:
         """The schema whose `propertyNames` has no `not`."""
         names = self._facts.resolved(schema["propertyNames"])
-        if isinstance(names, dict) and "not" in names:
-            names = self._schema(names, f"{path}/propertyNames")
+        if isinstance(names, dict) and "not" in names and names.keys() <= {"type", "not"}:
+            others = self._opposite(names["not"], f"{path}/propertyNames/not")
+            ways = others.get("anyOf", [others]) if isinstance(others, dict) else [others]
+            names = any_of(
+                [one for one in ways if one is True or (isinstance(one, dict) and "string" in types_of(one))]
+            )
         return {**schema, "propertyNames": names}
 
     def _opposite(self, schema: Any, path: str) -> Any:

@@ -86,6 +86,7 @@ class _Rewriting:
         """By id, which the schema beside it keeps from being given to another."""
         self._listed_behind: dict[str, _Listed] = {}
         """By reference."""
+        self._languages: dict[str, Language] = {}
 
     def run(self) -> StrictSchema:
         schema = self._schema(self._root, "#", _NOTHING)
@@ -223,7 +224,7 @@ class _Rewriting:
             required = () if others.is_sealed else texts_in(made, "required")
             properties = objects_in(made, "properties")
             unlisted = [name for name in (*others.names, *required) if name not in properties]
-            made["properties"] = properties | {name: _found(name, patterns) for name in unlisted}
+            made["properties"] = properties | {name: self._found(name, patterns) for name in unlisted}
             made["additionalProperties"] = False
         if "additionalProperties" in made and (patterns or others.patterns):
             # the library judges a key that another schema's pattern finds by that schema alone
@@ -237,6 +238,12 @@ class _Rewriting:
         if may_repeat and isinstance(least, int) and least > len(set(texts_in(made, "required"))) + 1:
             remedy = "list the keys in properties and required, or use an array of pairs"
             raise ValueError(f"{path}/minProperties: {least} free keys that differ cannot be promised; {remedy}")
+
+    def _found(self, name: str, patterns: Schema) -> Any:
+        """A schema of the values that a key may have by the patterns that find it."""
+        for pattern in patterns.keys() - self._languages.keys():
+            self._languages[pattern] = Language({"pattern": pattern})
+        return reduce(both, [one for pattern, one in patterns.items() if name in self._languages[pattern]], True)
 
     def _beside(self, schema: Schema, key: str) -> _Listed:
         """The keys that other keywords of `schema` than this one list for its object."""
@@ -271,11 +278,6 @@ def _reference_of(schema: Any) -> str:
     """The target of a schema that is a reference and nothing else; empty for any other."""
     reference = schema.get("$ref") if isinstance(schema, dict) and len(schema) == 1 else None
     return reference if isinstance(reference, str) else ""
-
-
-def _found(name: str, patterns: Schema) -> Any:
-    """A schema of the values that a key may have by the patterns that find it."""
-    return reduce(both, [one for pattern, one in patterns.items() if name in Language({"pattern": pattern})], True)
 
 
 def _own(schema: Schema) -> _Listed:

@@ -86,7 +86,7 @@ def new_matcher(vocabulary: LLTokenizer, structured: Structured, ignored: set[st
     if not message or message.startswith("NoExtension"):
         message = "allows no output"
     elif "chema" in kind_of(structured) and "#" not in message:
-        message = f"#: {message}; change what contradicts the rest"
+        message = f"#: {message}; change what contradicts the rest, or leave it out"
     raise _refusal(kind_of(structured), message)
 
 

@@ -117,7 +117,7 @@ def _put_format(given: dict[str, tuple[StructuredKind, str]], chosen: ResponseFo
         given[f"{field}.json_schema.schema"] = ("json_schema", text)
     elif chosen.type == "structural_tag":
         parts = {name: getattr(chosen, name) for name in ("format", "structures", "triggers")}
-        tag = {"type": chosen.type} | {name: raw for name, raw in parts.items() if bytes(raw)}
+        tag = {"type": chosen.type} | {name: raw for name, raw in parts.items() if bytes(raw) not in (b"", b"null")}
         given[field] = ("structural_tag", msgspec.json.encode(tag).decode())
 
 

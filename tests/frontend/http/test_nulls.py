@@ -17,6 +17,7 @@ from quire.frontend.http.decoding.ignored import noting
 from quire.frontend.http.openapi.table import ROUTES
 from quire.proto.messages.params import ParameterError
 
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 BY_HAND: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": "hello"},
     "/api/chat": {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "stream": False},
@@ -107,6 +108,31 @@ def bodies() -> Iterator[tuple[str, dict[str, Any], dict[str, None]]]:
         if words.body is not None and "{" not in path:
             nulls = {field.encode_name: None for field in optional(words.body)}
             yield path.split()[-1], BY_HAND.get(path, least_body(words.body)), nulls
+
+
+TAG = {"structures": [{"begin": "<a>", "end": "</a>", "schema": {}}], "triggers": ["<a"]}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}
+NESTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("/v1/chat/completions", {"type": "structural_tag", **TAG}, {"format": None, "schema": None, "json_schema": None}),
+    ("/v1/chat/completions", {"type": "json_object", "schema": SCHEMA}, {"format": None, "triggers": None}),
+    ("/v1/completions", {"type": "json_object"}, {"schema": None, "structures": None}),
+]
+"""Path, a `response_format`, and what says nothing in it."""
+
+
+@pytest.mark.parametrize(("path", "format", "nulls"), NESTED)
+def test_raw_parts_of_a_format_may_be_null(web, path: str, format: dict[str, Any], nulls: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with web() as w:
+            w.answers([75])
+            for one in (format, nulls | format):
+                body = {"prompt": "hello"} if path.endswith("/completions") and "chat" not in path else CHAT
+                answer = await w.client.post(path, json={**body, "seed": 1, "response_format": one})
+                assert answer.status_code == 200, answer.text
+            first, second = w.scheduler.submits
+            assert first.params == second.params
+
+    asyncio.run(main())
 
 
 def test_all_optional_fields_of_a_route_may_be_null_at_once(web) -> None:

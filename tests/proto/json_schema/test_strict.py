@@ -111,7 +111,9 @@ SCHEMAS: list[Any] = [
         "type": "object",
         "required": ["ab"],
     },
+    {"type": "object", "patternProperties": {"^a": BOOL, "b$": BOOL}},
     # names of keys
+    {"type": "object", "propertyNames": {"not": {"enum": ["a", "ab"]}}, "additionalProperties": BOOL},
     {"type": "object", "propertyNames": {}, "additionalProperties": BOOL},
     {
         "type": "object",
@@ -313,6 +315,11 @@ def test_a_pattern_allows_no_escape_of_a_character_that_it_excludes(pattern: str
         ({"not": {"enum": ["ab", "a"]}, "type": "string"}, '"axe"'),
         ({"type": "string", "format": "path"}, '"/tmp"'),
         ({"anyOf": [A, B], "unevaluatedProperties": False}, '{"a":true}'),
+        (
+            {"properties": {"a": BOOL, "b": BOOL, "c": BOOL}, "minProperties": 2, "type": "object"},
+            '{"a":true,"c":true}',
+        ),
+        ({"properties": {"a": BOOL, "b": BOOL, "c": BOOL}, "maxProperties": 1, "type": "object"}, '{"c":true}'),
     ],
 )
 def test_what_a_schema_means_to_allow_is_allowed(schema, text: str) -> None:
@@ -385,6 +392,18 @@ def test_what_a_schema_means_to_allow_is_allowed(schema, text: str) -> None:
             "#/unevaluatedProperties: is not supported beside other schemas",
         ),
         ({"allOf": [{"items": BOOL}], "unevaluatedItems": False}, "#/unevaluatedItems: is not supported beside other"),
+        (
+            {"items": {"patternProperties": {"^a": BOOL, "b$": NULL}}},
+            "#/items/patternProperties: two of them find the same",
+        ),
+        (
+            {"allOf": [A, {"type": "string"}]},
+            "#: Unsatisfiable schema: incompatible types; change what contradicts the rest",
+        ),
+        (
+            {"properties": {f"k{n}": BOOL for n in range(20)}, "maxProperties": 9},
+            "#/properties: there are too many ways to count keys that may be left out; require them",
+        ),
         ({"format": 5}, "#/format: must be a string, got int"),
         ({"not": {}}, "#: allows no value"),
         ({"properties": 5, "required": 6, "allOf": 7, "oneOf": 8, "items": 9}, ""),
