@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import grpc.aio
 
@@ -23,6 +24,7 @@ from quire.proto.token_column import token_column
 
 M = TypeVar("M")
 V = TypeVar("V")
+IGNORED = "x-quire-ignored"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -142,9 +144,16 @@ class ControlServicer(quire_pb2_grpc.ControlServicer):
 def _call(context: Context, streams: bool = False) -> Call:
     metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
     parent, state = metadata.get("traceparent", ""), metadata.get("tracestate", "")
+    tenant = tenant_of(bearer(metadata.get("authorization")))
     return Call(
-        "grpc", context.time_remaining(), parent, state, tenant_of(bearer(metadata.get("authorization"))), streams
+        "grpc", context.time_remaining(), parent, state, tenant, streams, note=lambda name: _note(context, name)
     )
+
+
+def _note(context: Context, name: str) -> None:
+    """Tell the caller at the end of the call what was dropped of its request."""
+    sent = context.trailing_metadata() or ()
+    context.set_trailing_metadata((*sent, (IGNORED, quote(name, safe="="))))
 
 
 def _model(request: pb.TokenizeRequest | pb.DetokenizeRequest) -> str | None:

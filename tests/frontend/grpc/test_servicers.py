@@ -15,6 +15,7 @@ from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto import grpc_map
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError
 from quire.proto.client import Client
+from quire.proto.generated import quire_pb2 as pb
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -265,5 +266,21 @@ def test_an_answer_with_logprobs_is_written_beside_the_loop(serving, monkeypatch
             s.scheduler.script = lambda submit: s.scheduler.answer(submit.number, [70])
             await s.client.generate(GenerateRequest(input="x", logprobs=logprobs))
             assert (writers[0] is threading.main_thread()) == (logprobs is None)
+
+    asyncio.run(main())
+
+
+def test_formats_that_nobody_checks_are_named_in_trailing_metadata(serving) -> None:
+    async def main() -> None:
+        schema = {"prefixItems": [{"type": "string", "format": name} for name in ("path", "naïve", "date")]}
+        async with serving() as s, grpc.aio.insecure_channel(s.target) as channel:
+            s.scheduler.script = lambda submit: s.scheduler.answer(submit.number, [5], "stop")
+            request = pb.GenerateRequest(prompt="hello", structured=pb.Structured(json_schema=json.dumps(schema)))
+            for many in (False, True):
+                method = f"/quire.v1.Inference/{'Stream' if many else 'Generate'}"
+                call = (channel.unary_stream if many else channel.unary_unary)(method)(request.SerializeToString())
+                assert [message async for message in call] if many else await call
+                told = [value for key, value in await call.trailing_metadata() if key == "x-quire-ignored"]
+                assert told == ["format=na%C3%AFve", "format=path"]
 
     asyncio.run(main())
