@@ -12,7 +12,9 @@ _V4: Final = rf"{_BYTE}(\.{_BYTE}){{3}}"
 _LONG_V6: Final = f"{_HEX}{{1,4}}(:{_HEX}{{1,4}}){{7}}"
 _NETWORK_V4: Final = rf"({_V4}/32|{_BYTE}\.{_BYTE}\.{_BYTE}\.0/24|{_BYTE}\.{_BYTE}\.0\.0/16|{_BYTE}\.0\.0\.0/8)"
 _NETWORK_V6: Final = f"({_LONG_V6}/128|{_HEX}{{1,4}}(:{_HEX}{{1,4}}){{3}}::/64)"
-_V6: Final = f"({_LONG_V6}|{_HEX}{{1,4}}(:{_HEX}{{1,4}}){{0,5}}::|::({_HEX}{{1,4}}(:{_HEX}{{1,4}}){{0,5}})?)"
+_H16: Final = f"{_HEX}{{1,4}}"
+_SHORT_V6: Final = "|".join(f"({_H16}:){{1,{7 - after}}}(:{_H16}){{1,{after}}}" for after in range(1, 7))
+_V6: Final = f"({_LONG_V6}|{_SHORT_V6}|({_H16}:){{1,7}}:|:(:{_H16}){{1,7}}|::)"
 
 _LEAP: Final = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 _YEAR: Final = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
@@ -33,7 +35,7 @@ _HOST: Final = rf"{_LABEL}(\.{_LABEL}){{0,3}}"
 _URL_CHAR: Final = f"([A-Za-z0-9._~!$&'()*+,;=/-]|%{_HEX}{{2}})"
 _POINTER: Final = "(/([^/~]|~[01])*)*"
 
-BY_LIBRARY: Final = frozenset({"ipv6", "uri"})
+BY_LIBRARY: Final = frozenset({"uri"})
 """Formats whose languages the grammar library has."""
 SAME: Final = {
     "guid": "uuid",
@@ -63,6 +65,7 @@ PATTERNS: Final = {
     "ipv4": _V4,
     "ipv4interface": f"{_V4}/(3[0-2]|[12]?[0-9])",
     "ipv4network": _NETWORK_V4,
+    "ipv6": _V6,
     "ipv6interface": f"{_V6}/(12[0-8]|1[01][0-9]|[1-9]?[0-9])",
     "ipv6network": _NETWORK_V6,
     "ipvanyaddress": f"({_V4}|{_V6})",
@@ -73,7 +76,7 @@ PATTERNS: Final = {
     "ksuid": "[A-Za-z0-9]{27}",
     "mac": f"{_HEX}{{2}}(:{_HEX}{{2}}){{5}}",
     "nanoid": "[A-Za-z0-9_-]{21}",
-    "relative-json-pointer": f"(0|[1-9][0-9]{{0,8}})(#|{_POINTER})",
+    "relative-json-pointer": f"(0|[1-9]{{1,4}})(#|{_POINTER})",
     "time": _TIME,
     "ulid": "[0-7][0-9A-HJKMNP-TV-Z]{25}",
     "uri-reference": f"({_URL_CHAR}|[?])*(#({_URL_CHAR}|[?])*)?",

@@ -1,5 +1,6 @@
 """Every type of pydantic and zod: its schema compiles, what it allows validates, and pydantic takes it back."""
 
+import base64
 import collections
 import datetime
 import decimal
@@ -11,17 +12,20 @@ import pathlib
 import random
 import re
 import typing
+import urllib.parse
 import uuid
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import jsonschema
 import pydantic
 import pytest
 import typing_extensions
-from parts.schema_walks import drawn, matcher, validate
+from parts.schema_walks import drawn, is_allowed, matcher, validate
 from pydantic import Field, TypeAdapter
 from pydantic.networks import AnyUrl, FileUrl, HttpUrl, IPvAnyAddress, IPvAnyInterface, IPvAnyNetwork, RedisDsn
 
+from quire.proto.json_schema import formats
 from quire.proto.messages.params import ParameterError
 
 ZOD: dict[str, Any] = json.loads((Path(__file__).parent / "data/zod.json").read_text())
@@ -151,3 +155,66 @@ def test_what_a_type_of_zod_allows_validates(name: str) -> None:
         return
     for text in texts_of(ZOD[name], ignored):
         validate(json.loads(text), ZOD[name])
+
+
+READERS: dict[str, typing.Callable[[str], object]] = {
+    "base64": lambda text: base64.b64decode(text, validate=True),
+    "base64url": base64.urlsafe_b64decode,
+    "byte": lambda text: base64.b64decode(text, validate=True),
+    "cidrv4": ipaddress.IPv4Interface,
+    "cidrv6": ipaddress.IPv6Interface,
+    "date": datetime.date.fromisoformat,
+    "date-time": datetime.datetime.fromisoformat,
+    "ipv4interface": ipaddress.IPv4Interface,
+    "ipv4network": ipaddress.IPv4Network,
+    "ipv6": ipaddress.IPv6Address,
+    "ipv6interface": ipaddress.IPv6Interface,
+    "ipv6network": ipaddress.IPv6Network,
+    "ipvanyaddress": ipaddress.ip_address,
+    "ipvanyinterface": ipaddress.ip_interface,
+    "ipvanynetwork": ipaddress.ip_network,
+    "time": datetime.time.fromisoformat,
+    "uri": urllib.parse.urlsplit,
+    "uri-reference": urllib.parse.urlsplit,
+}
+KNOWN = sorted({*formats.PATTERNS, *formats.SAME, *formats.BY_LIBRARY})
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_texts_of_a_format_are_such_to_others(name: str) -> None:
+    rng, start = random.Random(1), matcher({"type": "string", "format": name})
+    texts = [json.loads(text) for _ in range(12) if (text := drawn(start, rng, 80)) is not None]
+    for text in texts:
+        jsonschema.Draft202012Validator.FORMAT_CHECKER.check(text, name)
+        READERS.get(name, str)(text)
+        if name.startswith("uuid") and name != "uuid":
+            assert uuid.UUID(text).version == int(name[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("date", ["2024-02-29", "2000-02-29", "1999-12-31"], ["2023-02-29", "1900-02-29", "0000-01-01", "2024-04-31"]),
+        ("date-time", ["2024-02-29T23:59:59.5+05:30", "0001-01-01T00:00:00Z"], ["2024-01-01T24:00:00Z", "2024-01-01"]),
+        ("duration", ["P1Y2M3D", "PT1H30M", "P4W", "P1DT12H"], ["P", "PT", "P1Y1W", "1D"]),
+        ("ipv4network", ["10.0.0.0/8", "192.168.1.0/24", "1.2.3.4/32"], ["10.0.0.1/8", "1.2.3.4/33", "1.2.3.256/32"]),
+        ("ipvanyaddress", ["1.2.3.4", "::1", "fe80::1"], ["1.2.3", "::1::", "12345::"]),
+        ("base64", ["", "YQ==", "YWI=", "YWJj"], ["YQ", "YWJ", "YQ=", "Y Q="]),
+        ("email", ["a.b+c@example.org"], ["a@", "@b", "a b@c", ".a@b", "a..b@c"]),
+        ("hostname", ["example.org", "a-b.c"], ["-a.b", "a-.b", "a..b", "xn--X", "a_b"]),
+        ("json-pointer", ["", "/a~1b/0"], ["a", "/~2"]),
+        ("uuid4", ["6fa459ea-ee8a-4ca4-894e-db77e160355e"], ["6fa459ea-ee8a-1ca4-894e-db77e160355e"]),
+        ("url", ["https://example.org/a?b=c#d", "mailto:a@b.c"], ["example.org", "//a", "http://a b"]),
+    ],
+)
+def test_a_format_has_the_texts_that_people_write(name: str, right: list[str], wrong: list[str]) -> None:
+    start = matcher({"type": "string", "format": name})
+    assert [text for text in right if not is_allowed(start, json.dumps(text))] == []
+    assert [text for text in wrong if is_allowed(start, json.dumps(text))] == []
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("int32", -(2**31), 2**31 - 1), ("uint8", 0, 255)])
+def test_a_format_of_integers_bounds_them(name: str, least: int, most: int) -> None:
+    start = matcher({"type": "integer", "format": name})
+    assert all(is_allowed(start, str(number)) for number in (least, most, 7))
+    assert not any(is_allowed(start, str(number)) for number in (least - 1, most + 1))
