@@ -80,6 +80,15 @@ class SchemaFacts:
         types = types_of(schema)
         return list({key_of(value): value for value in found if _type(value) in types}.values())
 
+    def may_meet(self, one: Any, two: Any, is_closed: bool) -> bool:
+        """False where no value meets both of two alternatives. `is_closed`: they allow no key that they do not list.
+
+        Raises `ValueError` after too many comparisons.
+        """
+        # what is written will be closed, what it is judged by is not
+        ways = ((Side(one, is_closed), Side(two)), (Side(one), Side(two, is_closed)))
+        return not all(self.are_disjoint(*way) for way in ways)
+
     def are_disjoint(self, one: Side, two: Side, steps: int = 0) -> bool:
         """True where it is certain that no value meets both. Raises `ValueError` after too many comparisons."""
         self._num_compared += 1

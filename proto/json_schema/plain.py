@@ -19,6 +19,8 @@ _AS_THEY_ARE = ("if", "not", "propertyNames")
 """Keywords whose schemas are judged as they came: what stands for them elsewhere may be narrower."""
 _PARTS = ("allOf", "anyOf", "oneOf", "$ref", *_CONDITIONS)
 """Keywords that may describe keys and items of the same value."""
+MAX_EXCLUSIVE = 8
+"""Most alternatives of which each refuses what the others allow."""
 MANY = 1 << 53
 """More items than any array has."""
 
@@ -54,6 +56,8 @@ class Plain:
             made = self._keys.spread(made, path)
         if "uniqueItems" in made:
             made = self._unique.rewritten(made, path)
+        if isinstance(schema.get("oneOf"), list) and "discriminator" not in schema:
+            made = self._exclusive(made, schema["oneOf"], path)
         made = self._keys.counted(_closed_array(_counted(made, path), path), path)
         found = [way for way in self._conditions(made, path) if not is_true(way)]
         if False in found:
@@ -76,6 +80,24 @@ class Plain:
                 here = Assertion({"required": [name]})
                 more = Assertion({"required": needed}) if isinstance(needed, list) else needed
                 yield any_of([Assertion({"properties": {name: False}}), both(here, more)])
+
+    def _exclusive(self, schema: Schema, given: list[Any], path: str) -> Schema:
+        """The schema whose alternatives refuse what others allow, where they are few and that can be said."""
+        is_closed = not {"properties", "patternProperties", *_PARTS} - {"oneOf"} & schema.keys()
+        if len(given) > MAX_EXCLUSIVE:
+            return schema
+        pairs = [(one, two) for one in range(len(given)) for two in range(len(given)) if one != two]
+        meeting = [pair for pair in pairs if self._facts.may_meet(given[pair[0]], given[pair[1]], is_closed)]
+        try:
+            others = {two: self._opposite(given[two], f"{path}/oneOf/{two}") for _, two in meeting}
+        except ValueError:  # which alternatives meet is said where all of them are known
+            return schema
+        if not others:
+            return schema
+        ways = list(schema["oneOf"])
+        for one, two in meeting:
+            ways[one] = both(ways[one], others[two])
+        return with_parts({key: value for key, value in schema.items() if key != "oneOf"}, any_of(ways))
 
     def _with_names(self, schema: Schema, path: str) -> Schema:
         """The schema whose `propertyNames` has no `not`."""

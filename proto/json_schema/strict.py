@@ -14,7 +14,7 @@ from operator import or_
 from typing import Any
 
 from quire.proto.json_schema.exact_values import BOUNDS, check_numbers, exact_patterns, moved_bound
-from quire.proto.json_schema.facts import SchemaFacts, Side, count_of, key_of, objects_in, parts_of, texts_in
+from quire.proto.json_schema.facts import SchemaFacts, count_of, key_of, objects_in, parts_of, texts_in
 from quire.proto.json_schema.languages import Language
 from quire.proto.json_schema.plain import Plain
 from quire.proto.json_schema.references import localized
@@ -196,9 +196,7 @@ class _Rewriting:
             return None
         for index, one in enumerate(options):
             for other, two in enumerate(options[:index]):
-                # what is written will be closed, what it is judged by is not
-                ways = ((Side(one, closed), Side(two)), (Side(one), Side(two, closed)))
-                if not all(self._facts.are_disjoint(*way) for way in ways):
+                if self._facts.may_meet(one, two, closed):
                     return other, index
         return None
 
