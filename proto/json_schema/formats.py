@@ -33,10 +33,14 @@ _LOCAL: Final = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]{1,15}"
 _HOST: Final = rf"{_LABEL}(\.{_LABEL}){{0,3}}"
 """Without the names of other alphabets, xn--..., of which few spellings are right."""
 _URL_CHAR: Final = f"([A-Za-z0-9._~!$&'()*+,;=/-]|%{_HEX}{{2}})"
+_PATH_CHAR: Final = f"([A-Za-z0-9._~!$&'()*+,;=:@-]|%{_HEX}{{2}})"
+_AUTHORITY: Final = (
+    rf"(([A-Za-z0-9._~!$&'()*+,;=:-]|%{_HEX}{{2}})*@)?(\[{_V6}\]|([A-Za-z0-9._~-]|%{_HEX}{{2}})*)(:[0-9]{{1,5}})?"
+)
+_HIERARCHY: Final = f"(//{_AUTHORITY}(/{_PATH_CHAR}*)*|/?{_PATH_CHAR}({_PATH_CHAR}|/)*)"
+_REST: Final = rf"(\?({_PATH_CHAR}|[/?])*)?(#({_PATH_CHAR}|[/?])*)?"
 _POINTER: Final = "(/([^/~]|~[01])*)*"
 
-BY_LIBRARY: Final = frozenset({"uri"})
-"""Formats whose languages the grammar library has."""
 SAME: Final = {
     "guid": "uuid",
     "idn-email": "email",
@@ -79,6 +83,7 @@ PATTERNS: Final = {
     "relative-json-pointer": f"(0|[1-9]{{1,4}})(#|{_POINTER})",
     "time": _TIME,
     "ulid": "[0-7][0-9A-HJKMNP-TV-Z]{25}",
+    "uri": f"[A-Za-z][A-Za-z0-9+.-]*:{_HIERARCHY}?{_REST}",
     "uri-reference": f"({_URL_CHAR}|[?])*(#({_URL_CHAR}|[?])*)?",
     "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
     "xid": "[0-9a-v]{20}",
@@ -98,12 +103,6 @@ TRUE_OF_NUMBERS: Final = frozenset({"decimal", "double", "float", "int", "intege
 
 
 def pattern_of(name: str) -> str | None:
-    """The pattern of a format that has one; None for those of the grammar library, and those that nobody checks."""
+    """The pattern of a format; None where nobody checks it."""
     found = PATTERNS.get(SAME.get(name, name))
     return None if found is None else f"^({found})$"
-
-
-def library_format(name: str) -> str | None:
-    """The grammar library's name of a format; None where it has none."""
-    name = SAME.get(name, name)
-    return name if name in BY_LIBRARY else None

@@ -128,8 +128,6 @@ class Keys:
     def _pattern(self, names: Schema, path: str) -> str:
         """One pattern of the texts that a schema allows."""
         asked = names if "pattern" in names or "format" not in names else self._texts.format_of(names)
-        if "format" in asked and "pattern" not in asked:
-            raise ValueError(f"{path}/format: {asked['format']!r:.80} is not supported for keys; give its pattern")
         lengths = f"{count_of(names, 'minLength', 0)},{count_of(names, 'maxLength', 0) if 'maxLength' in names else ''}"
         pattern = asked.get("pattern", rf"^(.|\n){{{lengths}}}$")
         pattern = self._one_pattern(pattern, f"{path}/pattern")

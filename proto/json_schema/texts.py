@@ -49,8 +49,6 @@ class Texts:
         name = str(schema["format"])
         if (pattern := formats.pattern_of(name)) is not None:
             return {"pattern": pattern}
-        if (known := formats.library_format(name)) is not None:
-            return {"format": known}
         self.ignored[f"format={name}"] = None
         return {}
 
