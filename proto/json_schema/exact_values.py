@@ -5,12 +5,15 @@ classes of characters for larger ones.
 import math
 import re
 from collections.abc import Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, Final
 
 from quire.proto.json_schema.walk import Schema
 
 EXACT = 1 << 53
 """Up to here every integer is a double."""
+DIGITS = 15
+"""Digits of a fraction that the library tells apart."""
 LARGEST = 9 * 10**18
 SMALLEST = 1e-20
 BOUNDS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
@@ -28,14 +31,24 @@ def moved_bound(value: Any, direction: int, path: str) -> Any:
         raise ValueError(f"{path}: numbers beyond 9e18 are not supported; write a smaller one")
     if -direction * value > LARGEST:
         return -direction * LARGEST
-    if 0 < abs(value) < SMALLEST:
+    if abs(value) < SMALLEST:
         return direction * SMALLEST if direction * value > 0 else 0
-    if isinstance(value, float) or abs(value) <= EXACT:
+    if isinstance(value, float):
+        return _rounded(value, direction)
+    if abs(value) <= EXACT:
         return value
     nearest = float(value)
     if (nearest < value) if direction > 0 else (nearest > value):
         nearest = math.nextafter(nearest, direction * math.inf)
     return int(nearest)
+
+
+def _rounded(value: float, direction: int) -> float:
+    """A bound of no more digits than the library tells apart, narrower."""
+    exact = Decimal(repr(value))
+    if len(exact.as_tuple().digits) <= DIGITS:
+        return value
+    return float(Context(DIGITS, ROUND_CEILING if direction > 0 else ROUND_FLOOR).create_decimal(exact))
 
 
 def check_numbers(schema: Schema, path: str) -> None:

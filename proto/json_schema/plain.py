@@ -7,6 +7,7 @@ cannot be said is refused with its place; a format that nobody checks is left ou
 from collections.abc import Iterator
 from typing import Any
 
+from quire.proto.json_schema.bounds import plain_bounds
 from quire.proto.json_schema.facts import SchemaFacts, count_of, objects_in, types_of
 from quire.proto.json_schema.keys import Keys
 from quire.proto.json_schema.negation import Negation
@@ -49,7 +50,7 @@ class Plain:
         if not isinstance(schema, dict):
             return schema
         made = mapped(schema, lambda one, step: one if step in _AS_THEY_ARE else self._schema(one, f"{path}/{step}"))
-        made = self._texts.plain(_closed_object(made, path), path)
+        made = self._texts.plain(plain_bounds(_closed_object(made, path)), path)
         if "propertyNames" in made:
             made = self._keys.named(self._with_names(made, path), path)
         if isinstance(made.get("patternProperties"), dict):

@@ -16,7 +16,7 @@ from quire.proto.messages.params import ParameterError
 KEYS = st.sampled_from(["a", "b", "ab", "c"])
 PATTERNS = st.sampled_from(["^a", "b$", "^a$", "^(a|b)$", "", "^[^a]+$", "c"])
 COUNTS = st.integers(0, 3)
-SCALARS = st.sampled_from([None, True, False, 0, 1, 2, 1.5, "", "a", "ab", "x"])
+SCALARS = st.sampled_from([None, True, False, 0, 1, 2, 0.5, 1.5, "", "a", "ab", "x"])
 VALUES = st.recursive(
     SCALARS, lambda one: st.lists(one, max_size=2) | st.dictionaries(KEYS, one, max_size=3), max_leaves=5
 )
@@ -50,7 +50,9 @@ def keywords(one: st.SearchStrategy[Any]) -> dict[str, st.SearchStrategy[Any]]:
         "uniqueItems": st.booleans(),
         "contains": one,
         "minimum": st.sampled_from([-1, 0, 0.5, 1e-7]),
-        "exclusiveMaximum": st.sampled_from([1, 1.5, 3]),
+        "exclusiveMinimum": st.sampled_from([-1, 0, 1]),
+        "maximum": st.sampled_from([-0.5, 0.5, 1.5, 2]),
+        "exclusiveMaximum": st.sampled_from([0, 1, 1.5, 3]),
         "multipleOf": st.sampled_from([1, 0.5, 2]),
         "minLength": COUNTS,
         "maxLength": COUNTS,
@@ -78,7 +80,7 @@ SCHEMAS = st.recursive(st.booleans() | parts(st.booleans()), parts, max_leaves=8
 WORDS = st.sampled_from(
     [
         *keywords(st.none()), "$id", "$anchor", "$defs", "$dynamicRef", "$dynamicAnchor", "$schema", "additionalItems",
-        "contentSchema", "dependencies", "discriminator", "minContains", "maxContains", "exclusiveMinimum", "maximum",
+        "contentSchema", "dependencies", "discriminator", "minContains", "maxContains",
     ]
 )  # fmt: skip
 JSON = st.recursive(

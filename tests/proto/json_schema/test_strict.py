@@ -5,6 +5,7 @@ import json
 import random
 from typing import Annotated, Any, Literal
 
+import jsonschema
 import pytest
 import regex
 from parts.schema_walks import drawn, is_allowed, matcher, validate
@@ -218,6 +219,8 @@ SCHEMAS: list[Any] = [
     {"type": "integer", "exclusiveMinimum": 0.0, "maximum": 1e3},
     {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.05},
     {"type": "integer", "format": "int32"},
+    {"type": "number", "maximum": 1.9999999999999998, "minimum": 1.95},
+    {"type": "number", "maximum": 0.5, "not": {"maximum": 0}},
     # texts
     {"type": "string", "pattern": "^(?=.*[A-Z])(?=.*[0-9])[A-Za-z0-9]{3,5}$"},
     {"type": "string", "pattern": r"^(?!\.)(?!.*_)(?!^[-+]*$)[-+.a_]{1,3}$"},
@@ -417,6 +420,32 @@ def test_what_cannot_be_promised_is_refused_with_the_place_and_the_remedy(schema
         matcher(schema)
     assert caught.value.reason == "INVALID_GRAMMAR"
     assert said in str(caught.value)
+
+
+def bounded(rng: random.Random) -> tuple[dict[str, Any], float, float]:
+    """A schema of numbers between two that are near each other, and these."""
+    low = round(rng.uniform(-3, 3), rng.choice([0, 0, 1, 2, 3]))
+    high = round(low + rng.choice([0.01, 0.5, 1, 3]) * rng.random(), rng.choice([0, 0, 1, 2, 3]))
+    keys = rng.choice(["minimum", "exclusiveMinimum", ""]), rng.choice(["maximum", "exclusiveMaximum", ""])
+    return {"type": "number"} | {key: value for key, value in zip(keys, (low, high), strict=True) if key}, low, high
+
+
+def test_bounds_of_fractions_hold_to_the_last_digit() -> None:
+    rng = random.Random(2)
+    for schema, low, high in (bounded(rng) for _ in range(150)):
+        judge = jsonschema.Draft202012Validator(schema)
+        digits = rng.sample(range(5), 3)
+        numbers = [low, high, *(round(rng.uniform(low - 0.1, high + 0.1), digit) for digit in digits)]
+        texts = [*(repr(number + 0.0).removesuffix(".0") for number in numbers), f"{numbers[-1]:.4f}"]
+        try:
+            start = matcher(schema)
+        except ParameterError:
+            assert low >= high
+            continue
+        for text in texts:
+            is_shortest = text == repr(float(text)).removesuffix(".0")
+            if is_allowed(start, text) or is_shortest:
+                assert is_allowed(start, text) == judge.is_valid(float(text)), (schema, text)
 
 
 def test_references_that_grow_when_they_are_written_out_are_bounded() -> None:
