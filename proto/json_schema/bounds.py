@@ -6,7 +6,7 @@ what has more than 15 digits, and refuses the beginnings of a bound (1.5 as belo
 
 import math
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from quire.proto.json_schema.exact_values import DIGITS, EXACT, SMALLEST
 from quire.proto.json_schema.walk import Schema, with_parts
@@ -67,5 +67,5 @@ def _is_within(value: float, schema: Schema) -> bool:
     return bool(low <= value <= high and above < value < below)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.proto.json_schema.facts import SchemaFacts, count_of, key_of, objects_in, texts_in, types_of
 from quire.proto.json_schema.languages import Language, leaves_a_name, overlap
-from quire.proto.json_schema.patterns import REMEDY
+from quire.proto.json_schema.patterns import REMEDY, escaped_text
 from quire.proto.json_schema.texts import Texts
 from quire.proto.json_schema.walk import ANNOTATIONS, Assertion, Schema, any_of, both, is_true, with_parts
 
@@ -91,6 +91,7 @@ class Keys:
         names = self._facts.resolved(schema["propertyNames"])
         if names is True or (isinstance(names, dict) and is_true(_of_texts(names)) and not self._has_language(names)):
             return rest
+        names = self._joined(names) or names
         values = self._facts.values(names)
         if isinstance(names, dict) and "string" not in types_of(names):
             values = []
@@ -124,6 +125,21 @@ class Keys:
         if free is False:
             return made
         return {**made, **free_keys, "properties": listed | objects_in(free_keys, "properties")}
+
+    def _joined(self, names: Any) -> Schema | None:
+        """One pattern for names that have one of several; None where an alternative is more than that."""
+        if not isinstance(names, dict) or names.keys() - ANNOTATIONS - {"type"} != {"anyOf"}:
+            return None
+        found = []
+        for one in map(self._facts.resolved, names["anyOf"] if isinstance(names["anyOf"], list) else ()):
+            texts = [text for text in self._facts.values(one) or () if isinstance(text, str)]
+            if isinstance(one, dict) and one.keys() - ANNOTATIONS - {"type"} == {"pattern"}:
+                found.append(one["pattern"])
+            elif texts:
+                found.append(f"^({'|'.join(map(escaped_text, texts))})$")
+            else:
+                return None
+        return {"pattern": "|".join(f"({one})" for one in found)}
 
     def _pattern(self, names: Schema, path: str) -> str:
         """One pattern of the texts that a schema allows."""

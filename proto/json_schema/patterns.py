@@ -99,8 +99,13 @@ def other_texts(texts: list[str]) -> str:
     for begin, characters in following.items():
         known = "".join(map(_escaped, sorted(characters)))
         away = rf"[^{known}](.|\n)*" if known else r"(.|\n)+"
-        ways.append("".join(map(_escaped, begin)) + (away if begin in texts else f"({away})?"))
+        ways.append(escaped_text(begin) + (away if begin in texts else f"({away})?"))
     return f"^({'|'.join(ways)})$"
+
+
+def escaped_text(text: str) -> str:
+    """A pattern that finds this text."""
+    return "".join(map(_escaped, text))
 
 
 def _escaped(character: str) -> str:

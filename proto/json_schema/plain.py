@@ -5,6 +5,7 @@ cannot be said is refused with its place; a format that nobody checks is left ou
 """
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 from quire.proto.json_schema.bounds import plain_bounds
@@ -87,17 +88,17 @@ class Plain:
         is_closed = not {"properties", "patternProperties", *_PARTS} - {"oneOf"} & schema.keys()
         if len(given) > MAX_EXCLUSIVE:
             return schema
-        pairs = [(one, two) for one in range(len(given)) for two in range(len(given)) if one != two]
-        meeting = [pair for pair in pairs if self._facts.may_meet(given[pair[0]], given[pair[1]], is_closed)]
+        pairs = combinations(range(len(given)), 2)
+        meeting = [(one, two) for one, two in pairs if self._facts.may_meet(given[one], given[two], is_closed)]
         try:
-            others = {two: self._opposite(given[two], f"{path}/oneOf/{two}") for _, two in meeting}
+            others = {one: self._opposite(given[one], f"{path}/oneOf/{one}") for pair in meeting for one in pair}
         except ValueError:  # which alternatives meet is said where all of them are known
             return schema
         if not others:
             return schema
         ways = list(schema["oneOf"])
         for one, two in meeting:
-            ways[one] = both(ways[one], others[two])
+            ways[one], ways[two] = both(ways[one], others[two]), both(ways[two], others[one])
         return with_parts({key: value for key, value in schema.items() if key != "oneOf"}, any_of(ways))
 
     def _with_names(self, schema: Schema, path: str) -> Schema:

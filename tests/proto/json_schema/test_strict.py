@@ -131,6 +131,12 @@ SCHEMAS: list[Any] = [
         "additionalProperties": NULL,
     },
     {"type": "object", "propertyNames": {"format": "uri"}, "additionalProperties": BOOL},
+    {
+        "type": "object",
+        "propertyNames": {"anyOf": [{"enum": ["p", "p.b"]}, {"pattern": "^x-"}]},
+        "properties": {"b": {}},
+        "additionalProperties": BOOL,
+    },
     {"type": "object", "propertyNames": {"type": "integer"}, "additionalProperties": BOOL},
     {"type": "object", "patternProperties": {"^[ab]{1,2}$": BOOL}, "propertyNames": {"maxLength": 2}},
     # what must not be
