@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from quire.proto.json_schema.walk import ANNOTATIONS, Schema
+from quire.proto.json_schema.walk import ANNOTATIONS, Schema, mapped
 
 TYPES = frozenset({"null", "boolean", "number", "string", "array", "object"})
 MAX_STEPS = 16
@@ -48,6 +48,24 @@ class SchemaFacts:
             else:
                 return None
         return found if isinstance(found, dict | bool) else None
+
+    def references(self, schema: Any) -> set[str]:
+        """The references that values of the schema are judged by, one behind the other."""
+        found, pending = set[str](), [schema]
+
+        def look(one: Any, step: str) -> None:
+            if isinstance(one, dict) and not step.startswith(("$defs/", "definitions/")):
+                pending.append(one)
+
+        while pending:
+            one = pending.pop()
+            reference = one.get("$ref") if isinstance(one, dict) else None
+            if isinstance(reference, str) and reference not in found:
+                found.add(reference)
+                pending.append(self.target(reference))
+            if isinstance(one, dict):
+                mapped(one, look)
+        return found
 
     def resolved(self, schema: Any) -> Any:
         """The schema that one which is a reference and nothing else points to."""

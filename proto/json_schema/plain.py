@@ -37,6 +37,8 @@ class Plain:
         self._texts = Texts()
         self._keys = Keys(self._facts, self._texts)
         self._unique = UniqueItems(self._facts)
+        self._refused: dict[str, ValueError] = {}
+        """By the place of a definition."""
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -45,12 +47,21 @@ class Plain:
 
     def schema(self) -> Any:
         """The document rewritten. Raises `ValueError` naming the place, the keyword and the remedy."""
-        return self._schema(self._root, "#")
+        made = self._schema(self._root, "#")
+        if self._refused:
+            used = self._facts.references(self._root)
+            for path, error in self._refused.items():
+                if any(one == path or one.startswith(f"{path}/") for one in used):
+                    raise error
+        return made
 
     def _schema(self, schema: Any, path: str) -> Any:
         if not isinstance(schema, dict):
             return schema
-        made = mapped(schema, lambda one, step: one if step in _AS_THEY_ARE else self._schema(one, f"{path}/{step}"))
+        made = mapped(schema, lambda one, step: self._within(one, step, path))
+        if "$ref" in made and self._facts.target(made["$ref"]) is None:
+            remedy = "put the schema into $defs and point to it by #/$defs/NAME"
+            raise ValueError(f"{path}/$ref: {made['$ref']!r:.80} is no schema within this one; {remedy}")
         made = self._texts.plain(plain_bounds(_closed_object(made, path)), path)
         if "propertyNames" in made:
             made = self._keys.named(self._with_names(made, path), path)
@@ -67,6 +78,17 @@ class Plain:
         made = {key: value for key, value in made.items() if key not in _CONDITIONS}
         made = with_parts(made, *found)
         return Assertion(made) if isinstance(schema, Assertion) else made
+
+    def _within(self, schema: Any, step: str, path: str) -> Any:
+        """A schema directly in another one. A definition that cannot be said matters where it is used."""
+        place = f"{path}/{step}"
+        if not step.startswith(("$defs/", "definitions/")):
+            return schema if step in _AS_THEY_ARE else self._schema(schema, place)
+        try:
+            return self._schema(schema, place)
+        except ValueError as error:
+            self._refused[place] = error
+            return True
 
     def _conditions(self, schema: Schema, path: str) -> Iterator[Any]:
         """Schemas that the value has to meet, too, in place of keywords."""

@@ -3,7 +3,6 @@
 from typing import Any
 from urllib.parse import urljoin
 
-from quire.proto.json_schema.facts import SchemaFacts
 from quire.proto.json_schema.walk import Schema, mapped
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -11,7 +10,10 @@ _NAMES = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
 
 
 def localized(root: Any) -> Any:
-    """The schema without these names; its references are `#` or `#/...`. Raises `ValueError` for any other place."""
+    """The schema without these names; its references are `#` or `#/...`, those to no place in it as they came.
+
+    Raises `ValueError` for a name that is there twice.
+    """
     return _Names(root).rewritten(root, "", "#")
 
 
@@ -19,8 +21,6 @@ class _Names:
     """The places of one document, by their full names."""
 
     def __init__(self, root: Any) -> None:
-        self._root = root
-        self._facts = SchemaFacts(root)
         self._is_old = isinstance(root, dict) and "draft-04" in str(root.get("$schema"))
         """True for the draft that calls `$id` by `id`."""
         self._places: dict[str, str] = {"": "#"}
@@ -40,20 +40,17 @@ class _Names:
             "$ref" if key in _REFERENCES else key: value for key, value in made.items() if not _is_name(key, value)
         }
         if isinstance(reference := renamed.get("$ref"), str):
-            renamed["$ref"] = self._pointer(reference, base, place)
+            renamed["$ref"] = self._pointer(reference, base)
         return renamed
 
-    def _pointer(self, reference: str, base: str, place: str) -> str:
+    def _pointer(self, reference: str, base: str) -> str:
         name, hash, fragment = _joined(base, reference).partition("#")
         if fragment.startswith("/") or not fragment:
             start = self._places.get(name)
             found = None if start is None else start + fragment
         else:
             found = self._places.get(name + hash + fragment)
-        if found is None or self._facts.target(found) is None:
-            remedy = "put the schema into $defs and point to it by #/$defs/NAME"
-            raise ValueError(f"{place}/$ref: {reference!r:.80} is no schema within this one; {remedy}")
-        return found
+        return reference if found is None else found
 
     def _base(self, schema: Schema, base: str) -> str:
         name = schema.get("$id", schema.get("id") if self._is_old else None)

@@ -153,6 +153,6 @@ def _pointed(schema: Any, place: str, depth: int) -> Any:
         return schema
     moved = mapped(schema, lambda one, _: _pointed(one, place, depth + 1))
     reference = moved.get("$ref")
-    if isinstance(reference, str):
+    if isinstance(reference, str) and reference.startswith("#"):
         moved["$ref"] = place + reference[1:]
     return moved

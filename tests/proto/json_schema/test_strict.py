@@ -329,6 +329,7 @@ def test_a_pattern_allows_no_escape_of_a_character_that_it_excludes(pattern: str
         ({"not": {"const": "ab"}, "type": "string"}, '"abc"'),
         ({"not": {"enum": ["ab", "a"]}, "type": "string"}, '"axe"'),
         ({"type": "string", "format": "path"}, '"/tmp"'),
+        ({"type": "null", "$defs": {"a": {"contains": NULL}, "b": {"$ref": "https://x.org"}}}, "null"),
         ({"anyOf": [A, B], "unevaluatedProperties": False}, '{"a":true}'),
         (
             {"properties": {"a": BOOL, "b": BOOL, "c": BOOL}, "minProperties": 2, "type": "object"},
@@ -395,6 +396,7 @@ def test_what_a_schema_means_to_allow_is_allowed(schema, text: str) -> None:
             {"properties": {"a": {"$ref": "https://x.org/y"}}},
             "#/properties/a/$ref: 'https://x.org/y' is no schema within this one",
         ),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"contains": NULL}}}, "#/$defs/a/contains: cannot be promised"),
         ({"$ref": "#/$defs/none"}, "#/$ref: '#/$defs/none' is no schema within this one; put the schema into $defs"),
         ({"properties": {"a": {"pattern": "(?<=a)b"}}}, "#/properties/a/pattern: '(?<=a)b' is not supported"),
         ({"patternProperties": {r"(a)\1": {}}}, "#/patternProperties: '(a)"),

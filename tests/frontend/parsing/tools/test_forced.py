@@ -85,11 +85,3 @@ def test_a_schema_may_have_names_for_its_places(choice: str):
     for arguments in (value, {**value, "a": 1}, {**value, "b": 1}, {**value, "c": None}, {**value, "$ref": 1}):
         given = [{"name": "named", "parameters": arguments}] if choice == "required" else arguments
         assert accepts(schema, given) == (arguments == value)
-
-
-def test_a_reference_out_of_a_schema_is_the_tools_fault():
-    tools = [Tool("f", "", '{"properties": {"a": {"$ref": "https://example.org/other"}}}')]
-    with pytest.raises(
-        ParameterError, match=r"^chat\.tools: .*#/properties/a/\$ref: 'https://example.org/other' is no"
-    ):
-        structured(Chat([ChatMessage("user", "x")], tools=tools, tool_choice="required"))
