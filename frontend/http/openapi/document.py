@@ -16,8 +16,8 @@ Json = dict[str, Any]
 PARAMETER = re.compile(r"\{([a-z_]+)(?::[a-z]+)?\}")
 DESCRIPTION = (
     "Fields that a route does not know are dropped, and named in the header `x-quire-ignored`, unless their name is "
-    "close to a known one or they would change the answer. Errors of /v1/messages and /api have the shapes of "
-    "Anthropic and Ollama."
+    "close to a known one or they would change the answer; `null` is not set. Errors of /v1/messages and /api have the "
+    "shapes of Anthropic and Ollama."
 )
 
 

@@ -90,7 +90,7 @@ JSON = st.recursive(
 )
 
 
-@examples(200)
+@examples(120)
 @given(
     SCHEMAS.filter(lambda one: isinstance(one, dict)),
     parts(st.booleans()),
@@ -116,7 +116,7 @@ def test_no_schema_becomes_a_wider_grammar_or_one_that_is_stuck(
             assert judge.is_valid(json.loads(text)), text
 
 
-@examples(100)
+@examples(60)
 @given(st.dictionaries(WORDS, JSON | st.dictionaries(WORDS, JSON, max_size=2), max_size=4))
 def test_what_is_no_schema_is_refused_in_words(schema: dict[str, Any]) -> None:
     with contextlib.suppress(ParameterError):
