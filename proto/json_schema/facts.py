@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from quire.proto.json_schema.walk import ANNOTATIONS, Schema, mapped
+from quire.proto.json_schema.walk import ASSERTIONS, Schema, mapped
 
 TYPES = frozenset({"null", "boolean", "number", "string", "array", "object"})
 MAX_STEPS = 16
@@ -70,7 +70,7 @@ class SchemaFacts:
     def resolved(self, schema: Any) -> Any:
         """The schema that one which is a reference and nothing else points to."""
         for _ in range(MAX_STEPS):
-            if not isinstance(schema, dict) or set(schema) - ANNOTATIONS != {"$ref"}:
+            if not isinstance(schema, dict) or schema.keys() & ASSERTIONS != {"$ref"}:
                 break
             schema = self.target(schema["$ref"])
         return schema
@@ -82,7 +82,7 @@ class SchemaFacts:
             return []
         if not isinstance(schema, dict) or steps > MAX_STEPS:
             return None
-        keys = set(schema) - ANNOTATIONS
+        keys = schema.keys() & ASSERTIONS
         found: list[Any] | None = None
         if keys <= {"anyOf", "type"} and isinstance(schema.get("anyOf"), list):
             lists = [self.values(option, steps + 1) for option in schema["anyOf"]]

@@ -14,7 +14,7 @@ from quire.proto.json_schema.facts import SchemaFacts, count_of, key_of, objects
 from quire.proto.json_schema.languages import Language, leaves_a_name, overlap
 from quire.proto.json_schema.patterns import REMEDY, escaped_text
 from quire.proto.json_schema.texts import Texts
-from quire.proto.json_schema.walk import ANNOTATIONS, Assertion, Schema, any_of, both, is_true, with_parts
+from quire.proto.json_schema.walk import ASSERTIONS, Assertion, Schema, any_of, both, is_true, with_parts
 
 MAX_WAYS = 64
 """Most ways to choose the keys that are counted."""
@@ -95,7 +95,7 @@ class Keys:
         values = self._facts.values(names)
         if isinstance(names, dict) and "string" not in types_of(names):
             values = []
-        if values is None and not (isinstance(names, dict) and names.keys() - ANNOTATIONS <= _OF_TEXTS):
+        if values is None and not (isinstance(names, dict) and names.keys() & ASSERTIONS <= _OF_TEXTS):
             raise ValueError(f"{path}: is not supported as it is; make it a pattern, lengths or an enum")
         if found := [key for key in _PARTS if key in rest]:
             raise ValueError(f"{path}: is not supported beside {found[0]}; list the keys in properties")
@@ -128,12 +128,12 @@ class Keys:
 
     def _joined(self, names: Any) -> Schema | None:
         """One pattern for names that have one of several; None where an alternative is more than that."""
-        if not isinstance(names, dict) or names.keys() - ANNOTATIONS - {"type"} != {"anyOf"}:
+        if not isinstance(names, dict) or names.keys() & ASSERTIONS - {"type"} != {"anyOf"}:
             return None
         found = []
         for one in map(self._facts.resolved, names["anyOf"] if isinstance(names["anyOf"], list) else ()):
             texts = [text for text in self._facts.values(one) or () if isinstance(text, str)]
-            if isinstance(one, dict) and one.keys() - ANNOTATIONS - {"type"} == {"pattern"}:
+            if isinstance(one, dict) and one.keys() & ASSERTIONS - {"type"} == {"pattern"}:
                 found.append(one["pattern"])
             elif texts:
                 found.append(f"^({'|'.join(map(escaped_text, texts))})$")

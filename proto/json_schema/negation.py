@@ -5,7 +5,7 @@ from typing import Any
 
 from quire.proto.json_schema.facts import TYPES, SchemaFacts, key_of, objects_in, texts_in
 from quire.proto.json_schema.patterns import other_texts
-from quire.proto.json_schema.walk import ANNOTATIONS, Assertion, Schema, any_of, asserted
+from quire.proto.json_schema.walk import ASSERTIONS, Assertion, Schema, any_of, asserted
 
 MAX_STEPS = 16
 """Most schemas within schemas that are turned round."""
@@ -43,7 +43,7 @@ class Negation:
             raise ValueError(f"{path}: cannot be turned into what is allowed; {_REMEDY}")
         ways: list[Any] = []
         for key, value in schema.items():
-            if key not in ANNOTATIONS:
+            if key in ASSERTIONS:
                 ways += self._keyword(schema, key, value, f"{path}/{key}", steps)
         return any_of(ways)
 

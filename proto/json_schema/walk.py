@@ -5,14 +5,17 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-ANNOTATIONS = frozenset(
+ASSERTIONS = frozenset(
     {
-        "$anchor", "$comment", "$defs", "$id", "$schema", "$vocabulary", "contentEncoding", "contentMediaType",
-        "contentSchema", "default", "definitions", "deprecated", "description", "discriminator", "examples", "format",
-        "readOnly", "title", "writeOnly",
+        "$dynamicRef", "$recursiveRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const",
+        "contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "enum", "exclusiveMaximum",
+        "exclusiveMinimum", "if", "items", "maxContains", "maxItems", "maxLength", "maxProperties", "maximum",
+        "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern",
+        "patternProperties", "prefixItems", "properties", "propertyNames", "required", "then", "type",
+        "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
     }
 )  # fmt: skip
-"""Keywords that no value fails. A `format` is one, by the specification."""
+"""Keywords that a value may fail. Others are annotations, a `format` among them, or nobody's."""
 _ONE = frozenset({"additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames"})
 _ONE |= {"then", "unevaluatedItems", "unevaluatedProperties"}
 _LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
@@ -48,7 +51,7 @@ def escaped(name: str) -> str:
 
 def is_true(schema: Any) -> bool:
     """True for a schema that every value meets, as far as it shows at once."""
-    return schema is True or (isinstance(schema, dict) and schema.keys() <= ANNOTATIONS)
+    return schema is True or (isinstance(schema, dict) and not schema.keys() & ASSERTIONS)
 
 
 def both(one: Any, other: Any) -> Any:

@@ -148,6 +148,12 @@ SCHEMAS: list[Any] = [
     {"type": "object", "properties": KIND, "not": IS_CIRCLE},
     {"type": "number", "not": {"anyOf": [{"minimum": 2}, {"exclusiveMaximum": -1}]}},
     {"enum": [1, 2, 3, "x"], "not": {"not": {"type": "integer"}}},
+    {
+        "type": "object",
+        "properties": {"a": {"enum": [1, 2]}},
+        "not": {"required": ["a"], "x-why": "none"},
+        "x-order": 1,
+    },
     # what depends
     {
         "type": "object",
