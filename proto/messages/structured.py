@@ -85,7 +85,7 @@ def new_matcher(vocabulary: LLTokenizer, structured: Structured, ignored: set[st
     message = matcher.get_error().strip()
     if not message or message.startswith("NoExtension"):
         message = "allows no output"
-    elif "chema" in kind_of(structured) and "#" not in message:
+    elif kind_of(structured) == "json_schema" and not message.startswith("#"):
         message = f"#: {message}; change what contradicts the rest, or leave it out"
     raise _refusal(kind_of(structured), message)
 
