@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from quire.deploy.converted_tokenizer import tokenizer_fault, with_tokenizer
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.gguf.folder import NAME, make_folder
 from quire.deploy.overrides import by_origin, override
@@ -25,7 +26,7 @@ DEFAULT_STEP_TOKENS = 2048
 # Data only: no Python, no pickle. `*.model` is SentencePiece, `*.jinja` the chat template.
 CONFIG_ONLY = ("*.json", "README.md")
 """Files that say whether a model would run, and under which licence."""
-WANTED = ("*.safetensors", "*.json", "tokenizer*", "*.jinja", "*.model")
+WANTED = ("*.safetensors", "*.json", "tokenizer*", "*.jinja", "*.model", "vocab.txt", "merges.txt")
 UNWANTED = ("consolidated*.safetensors",)
 """Mistral's repositories have all weights twice: these are named otherwise, and nothing here reads them."""
 _HUB_ID = re.compile(r"(?P<repository>[\w][\w.-]*/[\w][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
@@ -43,6 +44,8 @@ class Model:
     """Name for clients unless --served-model-name says otherwise."""
     step_tokens: int = DEFAULT_STEP_TOKENS
     """Tokens one step may run unless --max-num-batched-tokens says otherwise."""
+    tokenizer: str = ""
+    """Directory of tokenizer.json; empty: `directory`."""
 
 
 def resolve(
@@ -57,15 +60,19 @@ def resolve(
 
     It needs no tokenizer.json where `tokenizer` is the directory of another one. `look` sees the directory of a hub id
     before its weights are fetched, and raises for a model that nobody can serve. The directory of a GGUF file is made
-    in `run_dir`, and that of a model with `overrides`: fields of config.json, as JSON.
+    in `run_dir`, that of a model with `overrides`: fields of config.json, as JSON, and that of a tokenizer of which
+    there is the vocabulary alone.
     """
-    if tokenizer and not (Path(tokenizer) / "tokenizer.json").is_file():
-        raise UsageError(f"--tokenizer {tokenizer}: must be a directory with tokenizer.json")
+    if tokenizer and (fault := tokenizer_fault(Path(tokenizer))):
+        raise UsageError(f"--tokenizer {tokenizer}: must be a directory with tokenizer.json: {fault}")
     if is_hub_id(given):
         look(find(given, CONFIG_ONLY, run_dir, tokenizer, overrides).directory)
     model = find(given, WANTED, run_dir, tokenizer, overrides)
-    check(model.directory, load_format, Path(tokenizer) if tokenizer else model.directory)
-    return replace(model, step_tokens=_step_tokens(model.directory))
+    given_tokenizer = Path(tokenizer) if tokenizer else model.directory
+    check(model.directory, load_format, given_tokenizer)
+    found = with_tokenizer(given_tokenizer, model.directory, run_dir)
+    own = "" if found == model.directory else str(found)
+    return replace(model, step_tokens=_step_tokens(model.directory), tokenizer=own)
 
 
 def is_hub_id(given: str) -> bool:
@@ -131,7 +138,7 @@ def _step_tokens(directory: Path) -> int:
 def check(directory: Path, load_format: str, tokenizer: Path) -> None:
     """Refuse early what the worker would refuse late. Raises `UsageError` naming what is missing.
 
-    `tokenizer` is the directory that holds tokenizer.json.
+    `tokenizer` is the directory that holds tokenizer.json, or a vocabulary.
     """
     try:
         _check(directory, load_format, tokenizer)
@@ -143,11 +150,8 @@ def _check(directory: Path, load_format: str, tokenizer: Path) -> None:
     config = _read_json(directory, "config.json")
     if not isinstance(config.get("architectures"), list) and not config.get("model_type"):
         raise UsageError(f"MODEL {directory}: config.json names neither `architectures` nor `model_type`")
-    if not (tokenizer / "tokenizer.json").is_file():
-        raise UsageError(
-            f"MODEL {directory}: tokenizer.json is missing; save it with the fast tokenizer of the model, or name the "
-            "directory of one with --tokenizer"
-        )
+    if fault := tokenizer_fault(tokenizer):
+        raise UsageError(f"MODEL {directory}: {fault}")
     if load_format == "dummy" or (load_format == "auto" and is_gguf(directory)):
         return
     if (directory / "model.safetensors.index.json").is_file():

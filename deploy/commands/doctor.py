@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from quire.deploy.commands.checkpoint_files import (
 from quire.deploy.commands.gpu_needs import lacking
 from quire.deploy.commands.start_plan import memory_in_words, quantization_in_words
 from quire.deploy.config import FLAGS, faults, inspected
+from quire.deploy.converted_tokenizer import tokenizer_fault, with_tokenizer
 from quire.deploy.flags.arguments import UsageError, add_other_flags, add_serve_arguments, gather, notices
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.options import ServeOptions
@@ -132,6 +134,7 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
         by_headers = options.load_format != "dummy" and has_weights(directory)
         if by_headers:
             check(directory, options.load_format, Path(options.tokenizer or directory))
+        options = _with_tokenizer(options, directory, made)
     except UsageError as error:
         refusals.append(str(error))
     judged = directory
@@ -160,6 +163,14 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
     if not refusals or not found["sections"]:  # else the worker repeats what config.json decides
         refusals += found["refusals"]
     return [_by_given_names(one, judged) for one in refusals]
+
+
+def _with_tokenizer(options: ServeOptions, directory: Path, made: Path) -> ServeOptions:
+    """The options with the tokenizer that the start would make, where it would make one. Raises `UsageError`."""
+    given = Path(options.tokenizer or directory)
+    if tokenizer_fault(given) or (found := with_tokenizer(given, directory, made)) == given:
+        return options
+    return replace(options, tokenizer=str(found))
 
 
 def _by_given_names(refusal: str, directory: Path | None) -> str:

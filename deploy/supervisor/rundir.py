@@ -8,7 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from quire.deploy import overrides
+from quire.deploy import converted_tokenizer, overrides
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.gguf.folder import NAME, clear
 from quire.proto.messages.media import MEDIA_FOLDER
@@ -96,6 +96,7 @@ class RunDir:
         with suppress(OSError):  # it is not there, or holds more
             (self.path / NAME).rmdir()
         overrides.clear(self.path)
+        converted_tokenizer.clear(self.path)
         shutil.rmtree(self.path / MEDIA_FOLDER, ignore_errors=True)
 
     def address(self, name: str) -> str:

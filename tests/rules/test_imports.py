@@ -106,7 +106,7 @@ FLOORS = {
         {"bench"},
         {"commands"},
         {"config"},
-        {"batch", "model_path", "overrides", "supervisor"},
+        {"batch", "converted_tokenizer", "model_path", "overrides", "supervisor"},
         {"bundle", "flags", "gguf", "package", "training"},
     ),
     "kernels": (

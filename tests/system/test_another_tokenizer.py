@@ -73,3 +73,24 @@ def test_a_tokenizer_larger_than_the_model_refuses_what_the_model_cannot_read(se
     assert unfit.value.status in ("INVALID_ARGUMENT", "UNIMPLEMENTED", "FAILED_PRECONDITION")
     assert engine.client.generate(GenerateRequest(input="the", max_tokens=2)).outputs
     assert engine.stop() == 0
+
+
+@pytest.mark.thorough
+def test_a_vocabulary_is_enough(serve, parted, tmp_path):
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "slow"
+    shutil.copytree(parted / "model", folder)
+    model = json.loads((parted / "own" / "tokenizer.json").read_text())
+    known = model["model"]["vocab"] | {one["content"]: one["id"] for one in model["added_tokens"]}
+    merges = [one if isinstance(one, str) else " ".join(one) for one in model["model"]["merges"]]
+    settings = json.loads((parted / "own" / "tokenizer_config.json").read_text()) | {"tokenizer_class": "GPT2Tokenizer"}
+    for name, content in (("vocab", known), ("tokenizer_config", settings)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    engine = serve(str(folder))
+    library = AutoTokenizer.from_pretrained(folder)
+    assert list(engine.client.tokenize("the quick brown pages").token_ids) == library("the quick brown pages").input_ids
+    made = engine.client.generate(GenerateRequest(input="the quick", temperature=0, max_tokens=8, ignore_eos=True))
+    assert made.outputs[0].text == library.decode(made.outputs[0].token_ids, skip_special_tokens=True)
+    assert not (folder / "tokenizer.json").exists()
