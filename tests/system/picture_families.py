@@ -12,6 +12,7 @@ import tiny_gemma4
 import tiny_glm4v
 import tiny_idefics3
 import tiny_internvl
+import tiny_llava_next
 import tiny_mistral3
 import tiny_onevision
 import tiny_qwen2_5_vl
@@ -149,6 +150,20 @@ FAMILIES = {
         },
         {name: chat for name, chat in tiles_chats().items() if name != "watched"},
         over_http=("last",),
+    ),
+    "LLaVA-NeXT": Family(
+        tiny_llava_next.write_checkpoint,
+        tiny_llava_next.Reference,
+        {"two ranks share the tower in chunks": (*DIVIDED, *pages(tiny_llava_next, 3), *CHUNKED)},
+        {name: chat for name, chat in grids_chats().items() if name not in ("watched", "still")},
+        over_http=("large",),
+        refused=(([CLIP], {}, "video"),),
+    ),
+    "LLaVA 1.5": Family(
+        tiny_llava_next.write_llava,
+        tiny_llava_next.Reference,
+        {"two ranks, in chunks": (*TWO_RANKS, *CHUNKED)},
+        {name: chat for name, chat in grids_chats().items() if name not in ("watched", "still")},
     ),
     "Mistral 3": mistral(
         {"whole": WHOLE, "two ranks": (*TWO_RANKS, *pages(tiny_mistral3, 2), "--max-num-encoder-patches", "256")},

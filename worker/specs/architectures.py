@@ -16,6 +16,7 @@ from quire.worker.specs.sighted import (
     glm4v,
     idefics3,
     internvl,
+    llava_next,
     llava_onevision,
     mistral3,
     qwen2_5_vl,
@@ -105,11 +106,14 @@ _STATED: Final[dict[str, Architecture]] = {
         f"{name}ForConditionalGeneration": Architecture(idefics3.read_idefics3, idefics3.NAMES, idefics3.TOWER_TENSORS)
         for name in ("Idefics3", "SmolVLM")
     },
+    "LlavaNextForConditionalGeneration": Architecture(
+        llava_next.read_llava_next, llava_next.NAMES, llava_next.TOWER_TENSORS, llava_next.HEAD
+    ),
     "Mistral3ForConditionalGeneration": Architecture(
         mistral3.read_mistral3, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD
     ),
     "LlavaForConditionalGeneration": Architecture(
-        mistral3.read_llava, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD
+        llava_next.read_llava, llava_next.LLAVA_NAMES, llava_next.TOWER_TENSORS, llava_next.HEAD
     ),
     "BertModel": Architecture(bert.read_bert, bert.NAMES),
     "BertForMaskedLM": Architecture(bert.read_bert, bert.NAMES),

@@ -36,10 +36,9 @@ ENOUGH = 1.1
 """A grid that is by so much too high and too wide is reduced."""
 
 
-class OneVisionImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="llava_onevision", kw_only=True):
-    """The settings of one model."""
+class GridImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings of one model whose images are a tile and a grid of tiles."""
 
-    kind: ClassVar[str] = "llava_onevision"
     placeholder: ClassVar[str] = "<image>"
     """Text of the token that stands for an image in a rendered chat, and for each of its rows."""
     resample: ClassVar[int] = BICUBIC
@@ -57,8 +56,6 @@ class OneVisionImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
     """Heights and widths, in pixels, of the grids of tiles that an image may become."""
     max_tiles: int
     """Tiles from whose number of patches on the rows of a grid are too many, and are reduced to as many."""
-    videos: OneVisionVideos
-    """Settings of videos."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.patch <= self.side:
@@ -117,18 +114,6 @@ class OneVisionImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
     def spelled(self, num_items: int) -> str:
         return self.placeholder * num_items
 
-    def with_settings(self, settings: Mapping[str, Any]) -> "OneVisionImages":
-        """The family with the grids of images, and `fps` or `num_frames` of videos, that settings name.
-
-        Raises `ValueError`.
-        """
-        for name in settings:
-            if name not in SETTINGS:
-                raise ValueError(f"{name}: is no setting of this model's images; it has {', '.join(SETTINGS)}")
-        changes: dict[str, Any] = {"pinpoints": settings[PINPOINTS]} if PINPOINTS in settings else {}
-        videos = msgspec.to_builtins(self.videos.with_settings(settings))
-        return _converted(msgspec.to_builtins(self) | changes | {"videos": videos})
-
     def _best(self, height: int, width: int) -> tuple[int, int]:
         """The grid's height and width: those that show most pixels, and of these the smallest."""
         best, most, least = self.pinpoints[0], -1, 0
@@ -169,6 +154,27 @@ class OneVisionImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
         if not lines or not length:
             raise MediaRefused(f"{wide} x {tall} patches of it are too many, and none high or wide; cut the image")
         return lines, length
+
+
+class OneVisionImages(GridImages, frozen=True, forbid_unknown_fields=True, tag="llava_onevision", kw_only=True):
+    """The settings of one model."""
+
+    kind: ClassVar[str] = "llava_onevision"
+
+    videos: OneVisionVideos
+    """Settings of videos."""
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "OneVisionImages":
+        """The family with the grids of images, and `fps` or `num_frames` of videos, that settings name.
+
+        Raises `ValueError`.
+        """
+        for name in settings:
+            if name not in SETTINGS:
+                raise ValueError(f"{name}: is no setting of this model's images; it has {', '.join(SETTINGS)}")
+        changes: dict[str, Any] = {"pinpoints": settings[PINPOINTS]} if PINPOINTS in settings else {}
+        videos = msgspec.to_builtins(self.videos.with_settings(settings))
+        return _converted(msgspec.to_builtins(self) | changes | {"videos": videos})
 
 
 def read(files: ProcessorFiles) -> OneVisionImages:

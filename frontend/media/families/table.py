@@ -16,6 +16,7 @@ from typing import Any
 
 from quire.frontend.media.families import gemma3, gemma4, glm4v, idefics3, internvl, llava_onevision, pixtral, qwen
 from quire.frontend.media.families.bounds import BOUNDS
+from quire.frontend.media.families.llava import llava, llava_next
 from quire.frontend.media.families.processor_files import ProcessorFiles
 from quire.frontend.media.families.videos.gemma4 import Gemma4Videos
 from quire.frontend.media.families.videos.glm4v import Glm46Videos, GlmVideos
@@ -29,6 +30,8 @@ MediaFamily = (
     | glm4v.GlmImages
     | internvl.InternImages
     | llava_onevision.OneVisionImages
+    | llava_next.LlavaNextImages
+    | llava.LlavaImages
     | pixtral.PixtralImages
     | gemma3.Gemma3Images
     | gemma4.Gemma4Images
@@ -44,8 +47,11 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "Qwen2VLImageProcessor": qwen.read,
     "GotOcr2ImageProcessor": internvl.read,
     "LlavaOnevisionImageProcessor": llava_onevision.read,
+    "LlavaNextImageProcessor": llava_next.read,
     "PixtralImageProcessor": pixtral.read,
     "Gemma3ImageProcessor": gemma3.read,
+    "CLIPImageProcessor": llava.read,
+    "SiglipImageProcessor": llava.read,
     "Gemma4ImageProcessor": gemma4.read,
     "Gemma4UnifiedImageProcessor": gemma4.read,
     "Glm4vImageProcessor": glm4v.read,

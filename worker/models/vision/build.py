@@ -4,7 +4,7 @@ from quire.worker.build_context import BuildContext
 from quire.worker.models.vision.gemma4_tower import Gemma4Patches, Gemma4Tower
 from quire.worker.models.vision.glm4v_tower import GlmTower
 from quire.worker.models.vision.intern_tower import InternTower
-from quire.worker.models.vision.onevision_tower import OneVisionTower
+from quire.worker.models.vision.onevision_tower import LlavaNextTower, OneVisionTower
 from quire.worker.models.vision.pixtral import PixtralTower
 from quire.worker.models.vision.qwen2_tower import Qwen2Tower, Qwen25Tower
 from quire.worker.models.vision.qwen3_tower import Qwen3Tower
@@ -16,6 +16,7 @@ from quire.worker.specs.sighted.gemma4_images import Gemma4PatchSpec, Gemma4Towe
 from quire.worker.specs.sighted.glm4v import GlmVisionSpec
 from quire.worker.specs.sighted.idefics3 import IdeficsVisionSpec
 from quire.worker.specs.sighted.internvl import InternVisionSpec
+from quire.worker.specs.sighted.llava_next import LlavaNextSpec
 from quire.worker.specs.sighted.llava_onevision import OneVisionSpec
 from quire.worker.specs.sighted.mistral3 import PixtralSpec
 from quire.worker.specs.sighted.qwen2_5_vl import Qwen25VisionSpec
@@ -42,6 +43,8 @@ def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
             return PixtralTower(spec, context)
         case InternVisionSpec():
             return InternTower(spec, context)
+        case LlavaNextSpec():
+            return LlavaNextTower(spec, context)
         case OneVisionSpec():
             return OneVisionTower(spec, context)
         case IdeficsVisionSpec():

@@ -108,11 +108,24 @@ class OneVisionSpec(VisionSpec):
     """Rows and columns of tiles of the grids that an image may become."""
     max_tiles: int
     """Tiles from whose number of patches on the rows of a grid are too many."""
+    class_token: bool = False
+    """CLIP's: a learned token stands before the patches of each tile, their embedding has no bias, and a norm stands
+    before the blocks."""
 
     @property
     def area(self) -> int:
         """Patches of a tile."""
         return self.side**2
+
+    @property
+    def num_features(self) -> int:
+        """Elements that the projector reads of a patch."""
+        return self.hidden_size
+
+    @property
+    def has_lines(self) -> bool:
+        """A row stands behind each line of a picture."""
+        return True
 
     @property
     def pooled_side(self) -> int:
@@ -123,10 +136,11 @@ class OneVisionSpec(VisionSpec):
     def num_elements(self) -> int:
         hidden, inner, wide = self.hidden_size, self.intermediate_size, self.output_size
         embedding = linear_elements(hidden, self.patch_numbers) + self.area * hidden
+        embedding += 3 * hidden if self.class_token else 0  # the token and its position, the norm, and no bias
         block = 4 * linear_elements(hidden, hidden) + linear_elements(inner, hidden) + linear_elements(hidden, inner)
-        up = linear_elements(wide, hidden, bias=self.projector_bias)
-        projector = up + linear_elements(wide, wide, bias=self.projector_bias)
-        return embedding + self.num_blocks * (block + 4 * hidden) + projector + wide
+        up = linear_elements(wide, self.num_features, bias=self.projector_bias)
+        projector = up + linear_elements(wide, wide, bias=self.projector_bias) + (wide if self.has_lines else 0)
+        return embedding + self.num_blocks * (block + 4 * hidden) + projector
 
     @property
     def shared_elements(self) -> int:
@@ -221,15 +235,20 @@ def _read_vision(config: Config, output_size: int) -> OneVisionSpec:
         merge_size=1,
         projector_bias=flag(config, "multimodal_projector_bias", True),
         projector_activation=ungated_activation(config, "gelu", "projector_hidden_act"),
-        arrangements=_arrangements(config, sizes["tile_pixels"]),
+        arrangements=_read_pinpoints(config, sizes["tile_pixels"]),
         max_tiles=_max_tiles(config.get("vision_aspect_ratio", "anyres_max_9")),
     )
 
 
-def read_siglip(tower: Config) -> dict[str, Any]:
-    """Fields that specs of such a tower have in common."""
-    if (kind := tower.get("model_type", "siglip_vision_model")) != "siglip_vision_model":
-        raise ModelError("model_type", f"{shown(kind)} is not supported; supported: siglip_vision_model")
+def read_siglip(
+    tower: Config,
+    kind: str = "siglip_vision_model",
+    activation: str = "gelu_pytorch_tanh",
+    norm_eps: float = 1e-6,
+) -> dict[str, Any]:
+    """Fields that specs of such a tower have in common; or of one of another kind with the same keys."""
+    if (stated := tower.get("model_type", kind)) != kind:
+        raise ModelError("model_type", f"{shown(stated)} is not supported; supported: {kind}")
     if (channels := integer(tower, "num_channels", CHANNELS)) != CHANNELS:
         raise ModelError("num_channels", f"images have {CHANNELS}: red, green and blue, got {channels}")
     hidden, num_heads = integer(tower, "hidden_size"), integer(tower, "num_attention_heads")
@@ -246,18 +265,23 @@ def read_siglip(tower: Config) -> dict[str, Any]:
         "patch_size": patch,
         "side": pixels // patch,
         "tile_pixels": pixels,
-        "activation": ungated_activation(tower, "gelu_pytorch_tanh"),
-        "norm_eps": number(tower, "layer_norm_eps", 1e-6),
+        "activation": ungated_activation(tower, activation),
+        "norm_eps": number(tower, "layer_norm_eps", norm_eps),
     }
 
 
-def _arrangements(config: Config, side: int) -> tuple[tuple[int, int], ...]:
+def _read_pinpoints(config: Config, side: int) -> tuple[tuple[int, int], ...]:
     """Rows and columns of tiles; as published where none are stated."""
     stated = config.get(PINPOINTS)
     if stated is None:
         if side != PUBLISHED_SIDE:
             raise ModelError(PINPOINTS, f"config.json must state it for tiles of {side} pixels")
         return tuple((rows, columns) for rows in range(1, 7) for columns in range(1, 7))
+    return read_arrangements(stated, side)
+
+
+def read_arrangements(stated: object, side: int) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of the tiles of so many pixels a side that make up heights and widths."""
     sizes = stated if isinstance(stated, list) else []
     if not 1 <= len(sizes) <= MAX_PINPOINTS or not all(_is_of_tiles(size, side) for size in sizes):
         message = f"must be a list of heights and widths in whole tiles of {side} pixels, {MAX_TILES} of them at most"

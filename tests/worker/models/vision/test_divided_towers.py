@@ -8,6 +8,7 @@ import pytest
 import tiny_gemma4
 import tiny_idefics3
 import tiny_internvl
+import tiny_llava_next
 import tiny_mistral3
 import tiny_onevision
 import torch
@@ -25,7 +26,10 @@ from quire.worker.specs.needs import Place
 from quire.worker.specs.registry import read_spec
 
 CPU = torch.device("cpu")
-FAMILIES = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "Mistral3", "Gemma4", "Idefics3", "Glm4v")
+FAMILIES = (
+    *("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "LlavaNext", "Mistral3", "Gemma4"),
+    *("Idefics3", "Glm4v"),
+)
 
 
 class Meeting:
@@ -56,6 +60,7 @@ def folder_of(seeing_checkpoint, tmp_path_factory):
     def make(family):
         others = {"InternVL": tiny_internvl, "LlavaOnevision": tiny_onevision, "Mistral3": tiny_mistral3}
         others["Idefics3"] = tiny_idefics3
+        others["LlavaNext"] = tiny_llava_next
         if family == "Gemma4":
             return tiny_gemma4.write_checkpoint(tmp_path_factory.mktemp(family), "small")
         if family in others:

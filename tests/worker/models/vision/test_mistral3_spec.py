@@ -215,7 +215,7 @@ def test_queries_grow_only_beyond_the_length_of_the_training(length, beta, tmp_p
             "vision_feature_select_strategy",
             "full",
         ),
-        ({"architecture": LLAVA, "vision": {"model_type": "clip_vision_model"}}, "vision_config.model_type", "pixtral"),
+        ({"architecture": LLAVA, "vision": {"model_type": "vit"}}, "vision_config.model_type", "siglip.*, pixtral"),
         ({"architecture": LLAVA, "text": {"model_type": "absent"}}, "text_config.model_type", "'llama' is not supp"),
     ],
 )

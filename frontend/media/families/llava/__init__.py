@@ -1,0 +1,1 @@
+"""Kin of LLaVA: images cut into tiles as LLaVA-OneVision's are."""
