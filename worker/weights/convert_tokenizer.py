@@ -53,7 +53,8 @@ def convert(folder: Path) -> None:
     with uncollected():
         from transformers.convert_slow_tokenizer import SentencePieceExtractor
     # the original asks for SentencePiece's own library and never uses it
-    SentencePieceExtractor.__init__ = _read_pieces  # type: ignore[method-assign]
+    extractor: Any = SentencePieceExtractor
+    extractor.__init__ = _read_pieces
     tokenizer = _tokenizer(folder, stated)
     name = type(tokenizer).__name__
     if name in BEGINNING and "add_bos_token" not in stated:
@@ -146,8 +147,9 @@ def _read_pieces(extractor: Any, path: str) -> None:
 def _pieces(path: Path) -> Any:
     """The content of SentencePiece's file. Raises `VocabularyError`."""
     from google.protobuf.message import DecodeError
-    from transformers.utils import sentencepiece_model_pb2_new as messages
+    from transformers.utils import sentencepiece_model_pb2_new
 
+    messages: Any = sentencepiece_model_pb2_new
     model = messages.ModelProto()
     try:
         model.ParseFromString(path.read_bytes())

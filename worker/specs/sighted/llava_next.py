@@ -67,7 +67,7 @@ LLAMA_SIZES: Final[Config] = {
 READERS: Final[Mapping[str, tuple[Callable[[Config, Config], ModelSpec], Config]]] = MappingProxyType(
     {
         "llama": (read_llama, LLAMA_SIZES),
-        "mistral": (read_mistral, LLAMA_SIZES | {"intermediate_size": 14_336}),
+        "mistral": (read_mistral, {**LLAMA_SIZES, "intermediate_size": 14_336}),
         "qwen2": (read_qwen2, {}),
         "granite": (read_granite, {}),
     }
