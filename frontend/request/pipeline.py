@@ -152,7 +152,8 @@ class RequestPipeline:
         model that labels tokens is refused. Raises `ParameterError` or `RequestError`."""
         with self._preparing():
             model = await self._models.find(request.model)
-            return await classify(self._gatherer, model, request, call, names, of_tokens=of_tokens)
+            tokenizer = self._prompt_tokenizer
+            return await classify(self._gatherer, tokenizer, model, request, call, names, of_tokens=of_tokens)
 
     @contextmanager
     def _preparing(self) -> Iterator[None]:

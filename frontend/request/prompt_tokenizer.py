@@ -139,6 +139,14 @@ class PromptTokenizer:
         or `RequestError`."""
         return await self._encode(model, await self._render(model, chat), context, special)
 
+    async def embedded(self, model: ServedModel, chat: Chat, owner: ImageOwner, special: bool) -> TokenizedPrompt:
+        """The prompt of a chat that becomes a vector. `special`: as every text is. Raises `ParameterError` or
+        `RequestError`."""
+        await self._threads.run_single(chat.cost, check_chat, chat)
+        rendered = await self._render(model, chat)
+        ids, media = await self._placed(model, chat, rendered, None, owner, special)
+        return TokenizedPrompt(ids, media=media)
+
     async def fits(self, model: ServedModel, chat: Chat) -> bool:
         """True where a chat leaves room for an answer. Raises `ParameterError` or `RequestError` for what is wrong."""
         if (facts := model.facts) is None:
@@ -164,12 +172,18 @@ class PromptTokenizer:
         return await model.async_tokenizer.text(ids, skip_special_tokens is not False, "token_ids")
 
     async def _placed(
-        self, model: ServedModel, chat: Chat, rendered: RenderedChat, context: int | None, owner: ImageOwner
+        self,
+        model: ServedModel,
+        chat: Chat,
+        rendered: RenderedChat,
+        context: int | None,
+        owner: ImageOwner,
+        special: bool = False,
     ) -> tuple[Sequence[int], tuple[Media, ...]]:
         """The tokens of a rendered chat, those of its images, too. See `PromptImages.placed`."""
 
         async def encode(text: str) -> Sequence[int]:
-            return await self._encode(model, RenderedChat(text, rendered.originals), context)
+            return await self._encode(model, RenderedChat(text, rendered.originals), context, special)
 
         if model.images is None or not media_fields(chat):
             return await encode(rendered.text), ()

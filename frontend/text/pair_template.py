@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer, models
 
+from quire.proto.messages.media import Media
+
 
 class Pair(NamedTuple):
     """A pair of texts as one prompt."""
@@ -13,6 +15,8 @@ class Pair(NamedTuple):
     token_ids: Sequence[int]
     second_text: int = 0
     """Index of the first token of type 1; 0: it has none."""
+    media: tuple[Media, ...] = ()
+    """Images and videos that stand in it."""
 
 
 class PairTemplate(NamedTuple):

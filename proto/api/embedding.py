@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.proto.api.chat import Chat
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """Texts or token ids to turn into vectors."""
+    """Texts, token ids or chats to turn into vectors."""
 
-    inputs: Sequence[str | Sequence[int]] = ()
+    inputs: Sequence[str | Sequence[int] | Chat] = ()
     request_id: str | None = None
     model: str | None = None
     dimensions: int | None = None
@@ -68,9 +70,9 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyRequest:
-    """Texts or token ids to give labels."""
+    """Texts, token ids or chats to give labels."""
 
-    inputs: Sequence[str | Sequence[int]] = ()
+    inputs: Sequence[str | Sequence[int] | Chat] = ()
     request_id: str | None = None
     model: str | None = None
     add_special_tokens: bool | None = None

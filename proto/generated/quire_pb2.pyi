@@ -648,12 +648,14 @@ class AbortResponse(_message.Message):
     def __init__(self, aborted: _Optional[_Iterable[_Union[AbortResponse.Aborted, _Mapping]]] = ...) -> None: ...
 
 class EmbedInput(_message.Message):
-    __slots__ = ("text", "token_ids")
+    __slots__ = ("text", "token_ids", "chat")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: TokenIds
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
+    chat: Chat
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("inputs", "request_id", "model", "dimensions", "normalize", "add_special_tokens", "truncate_prompt_tokens", "priority", "timeout_seconds", "truncation_side", "prompt_name")

@@ -112,13 +112,16 @@ def classify_request_message(request: api.ClassifyRequest) -> pb.ClassifyRequest
     return message
 
 
-def _inputs(message: pb.EmbedRequest | pb.ClassifyRequest) -> list[str | Sequence[int]]:
-    inputs: list[str | Sequence[int]] = []
+def _inputs(message: pb.EmbedRequest | pb.ClassifyRequest) -> list[str | Sequence[int] | api.Chat]:
+    inputs: list[str | Sequence[int] | api.Chat] = []
     for index, one in enumerate(message.inputs):
         kind = one.WhichOneof("input")
         if kind is None:
-            raise ParameterError(f"inputs[{index}]", "is empty; set text or token_ids", "EMPTY_PROMPT")
-        inputs.append(one.text if kind == "text" else token_column(one.token_ids.ids))
+            raise ParameterError(f"inputs[{index}]", "is empty; set text, token_ids or chat", "EMPTY_PROMPT")
+        if kind == "chat":
+            inputs.append(chat(one.chat))
+        else:
+            inputs.append(one.text if kind == "text" else token_column(one.token_ids.ids))
     return inputs
 
 
@@ -127,6 +130,8 @@ def _put_inputs(message: pb.EmbedRequest | pb.ClassifyRequest, request: api.Embe
         for one in request.inputs:
             if isinstance(one, str):
                 message.inputs.add(text=one)
+            elif isinstance(one, api.Chat):
+                message.inputs.add(chat=chat_message(one))
             else:
                 message.inputs.add(token_ids=pb.TokenIds(ids=one))
 

@@ -60,7 +60,6 @@ BY_TYPE = {
     "Sequence[str]": st.lists(TEXT, max_size=3).map(tuple),
     "Sequence[int]": st.lists(INT64, max_size=3).map(tuple),
     "Structured | None": st.none() | STRUCTURED,
-    "Sequence[str | Sequence[int]]": st.lists(TEXT | st.lists(INT64, max_size=3).map(tuple), max_size=3),
     "str": TEXT,
     "Mapping[int, float]": st.dictionaries(INT64, DOUBLE, max_size=3),
 }
@@ -69,6 +68,8 @@ BY_TYPE = {
 def strategy(field: dataclasses.Field[object]) -> st.SearchStrategy[object]:
     if field.name == "input":
         return st.none() | TEXT | st.lists(INT64, max_size=4).map(tuple) | CHAT
+    if field.name == "inputs":
+        return st.lists(TEXT | st.lists(INT64, max_size=3).map(tuple) | CHAT, max_size=3)
     name = str(field.type).replace("collections.abc.", "").replace("<class '", "").replace("'>", "")
     name = name.replace("quire.proto.messages.params.", "")
     return BY_TYPE[name]

@@ -14,6 +14,7 @@ from quire.frontend.http.answer import answer, json_answer, json_list, numbers_s
 from quire.frontend.http.body import read
 from quire.frontend.http.call import call_of
 from quire.frontend.http.decoding.ignored import note
+from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.openai.embedding_formats import MAX_DESCRIBED, places, vector_bytes
 from quire.frontend.http.openai.embedding_types import EmbeddingItem, EmbeddingList, EmbeddingsBody, EmbeddingUsage
 from quire.proto.api import Embeddings, EmbedRequest
@@ -32,7 +33,8 @@ def routes(context: FrontendContext) -> list[Route]:
         asked = EmbedRequest(
             dimensions=body.dimensions, normalize=body.normalize, prompt_name=body.prompt_name, **fields
         )
-        found = await context.pipeline.embed(asked, call_of(request), names)
+        with renamed(body.renames()):
+            found = await context.pipeline.embed(asked, call_of(request), names)
         size = numbers_size(found.vectors)
         if body.encoding_format in ("bytes", "bytes_only"):
             headers = _description(body, found) if body.encoding_format == "bytes" else {}

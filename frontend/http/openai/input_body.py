@@ -9,15 +9,23 @@ from starlette.requests import Request
 from quire.frontend.context import FrontendContext
 from quire.frontend.http.body import beside
 from quire.frontend.http.call import request_id
-from quire.frontend.http.fields.conversation import renamed, template_kwargs
-from quire.frontend.http.openai.chat_fields import ChatTurn
+from quire.frontend.http.fields.conversation import template_kwargs
+from quire.frontend.http.fields.media_settings import IoKwargs, ProcessorKwargs, media_names, media_settings
+from quire.frontend.http.openai.chat_fields import NAMES, ChatTurn
 from quire.frontend.request.validate import check_task
 from quire.proto.api import Chat
 from quire.proto.messages.message import Task
 from quire.proto.messages.params import ParameterError
 from quire.proto.token_column import token_column
 
-NAMES = {"chat$": "messages", r"chat\.template_kwargs": "chat_template_kwargs"}
+OF_MESSAGES = (
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template_kwargs",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+)
+"""Fields that are about messages alone."""
 
 
 class InputText(msgspec.Struct, forbid_unknown_fields=True):
@@ -45,28 +53,32 @@ class InputBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     chat_template: None = None
-    mm_processor_kwargs: None = None
+    mm_processor_kwargs: ProcessorKwargs | None = None
+    media_io_kwargs: IoKwargs | None = None
+
+    def renames(self) -> dict[str, str]:
+        """The pipeline's names of fields -> this request's."""
+        return NAMES | media_names(self.mm_processor_kwargs, self.media_io_kwargs)
 
     def chat(self) -> Chat | None:
         """The chat that is embedded as one text; None for `input`. Raises `ParameterError`."""
         if (self.input is None) == (self.messages is None):
             raise ParameterError("input", "is missing; set it, or messages, but not both", "EMPTY_PROMPT")
         if self.messages is None:
-            for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+            for field in OF_MESSAGES:
                 if getattr(self, field) is not None:
                     raise ParameterError(field, "applies to messages only; leave it unset")
             return None
-        if self.add_special_tokens:
-            raise ParameterError("add_special_tokens", "applies to input only; a template writes its own")
         messages = [turn.message(f"messages[{index}]") for index, turn in enumerate(self.messages)]
-        for index, message in enumerate(messages):
-            if message.media:
-                wrong = "holds an image or a video, and vectors are made of text alone here; leave it out"
-                raise ParameterError(f"messages[{index}].content", wrong, "UNSUPPORTED")
-        kwargs = template_kwargs(self.chat_template_kwargs)
-        return Chat(messages, bool(self.add_generation_prompt), self.continue_final_message, template_kwargs=kwargs)
+        return Chat(
+            messages,
+            bool(self.add_generation_prompt),
+            self.continue_final_message,
+            template_kwargs=template_kwargs(self.chat_template_kwargs),
+            media_settings=media_settings(self.mm_processor_kwargs, self.media_io_kwargs),
+        )
 
-    def inputs(self) -> tuple[list[str | Sequence[int]], list[str]]:
+    def inputs(self) -> tuple[list[str | Sequence[int] | Chat], list[str]]:
         """The inputs and their names. Raises `ParameterError` for none, and for token ids among texts."""
         given = self.input
         if isinstance(given, str | InputText):
@@ -75,7 +87,7 @@ class InputBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise ParameterError("input", "is empty; give at least one text", "EMPTY_PROMPT")
         if all(isinstance(one, int) for one in given):
             return [token_column([one for one in given if isinstance(one, int)])], ["input"]
-        inputs: list[str | Sequence[int]] = []
+        inputs: list[str | Sequence[int] | Chat] = []
         for index, one in enumerate(given):
             if isinstance(one, int):
                 message = "is a token id among texts; give a text, texts, token ids, or lists of token ids"
@@ -95,18 +107,17 @@ class InputBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         `RequestError`.
         """
         chat = await beside(request, self.chat)
+        inputs: list[str | Sequence[int] | Chat]
         if chat is None:
             inputs, names = await beside(request, self.inputs)
         else:
             check_task(tasks, await context.pipeline.facts(self.model))
-            with renamed(NAMES):
-                rendered = await context.pipeline.tokenize(chat, self.model)
-            inputs, names = [rendered.token_ids], ["messages"]
+            inputs, names = [chat], ["messages"]
         fields = {
             "inputs": inputs,
             "request_id": request_id(request) if self.request_id is None else self.request_id,
             "model": self.model,
-            "add_special_tokens": self.add_special_tokens if chat is None else None,
+            "add_special_tokens": self.add_special_tokens,
             "truncate_prompt_tokens": self.truncate_prompt_tokens,
             "truncation_side": self.truncation_side,
             "priority": self.priority,

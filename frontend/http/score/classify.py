@@ -11,6 +11,7 @@ from quire.frontend.context import FrontendContext
 from quire.frontend.http.answer import json_answer, json_list, numbers_size
 from quire.frontend.http.body import read
 from quire.frontend.http.call import call_of
+from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.openai.input_body import InputBody
 from quire.frontend.http.score.types import Usage
 from quire.frontend.request.vectors.classes import TASKS
@@ -56,7 +57,8 @@ def routes(context: FrontendContext) -> list[Route]:
         body = await read(request, ClassifyBody)
         fields, names = await body.asked(context, request, TASKS)
         asked = ClassifyRequest(use_activation=body.activates, **fields)
-        found = await context.pipeline.classify(asked, call_of(request), names, of_tokens=False)
+        with renamed(body.renames()):
+            found = await context.pipeline.classify(asked, call_of(request), names, of_tokens=False)
         return await json_answer(context, numbers_size(found.probs), lambda: _answer(found))
 
     return [Route(path, classify, methods=["POST"]) for path in CLASSIFY]

@@ -15,6 +15,7 @@ from quire.frontend.context import FrontendContext
 from quire.frontend.http.answer import json_answer, json_list, numbers_size
 from quire.frontend.http.body import read
 from quire.frontend.http.call import call_of
+from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.openai.embedding_formats import vector_bytes
 from quire.frontend.http.score.classify import ClassifyBody
 from quire.frontend.http.score.types import Usage
@@ -67,15 +68,17 @@ def routes(context: FrontendContext) -> list[Route]:
             asked = EmbedRequest(
                 dimensions=body.dimensions, normalize=body.normalize, prompt_name=body.prompt_name, **fields
             )
-            vectors = await context.pipeline.embed(asked, call_of(request), names)
+            with renamed(body.renames()):
+                vectors = await context.pipeline.embed(asked, call_of(request), names)
             rows, label, model, num_tokens = vectors.vectors, vectors.request_id, vectors.model, vectors.prompt_tokens
         else:
             for field in ("dimensions", "normalize", "prompt_name"):
                 if getattr(body, field) is not None:
                     raise ParameterError(field, "applies to vectors, and this model makes none; leave it unset")
-            found = await context.pipeline.classify(
-                ClassifyRequest(use_activation=body.activates, **fields), call_of(request), names
-            )
+            with renamed(body.renames()):
+                found = await context.pipeline.classify(
+                    ClassifyRequest(use_activation=body.activates, **fields), call_of(request), names
+                )
             rows, label, model, num_tokens = found.probs, found.request_id, found.model, found.prompt_tokens
             if found.token_probs:
                 rows, width = found.token_probs, len(found.labels)

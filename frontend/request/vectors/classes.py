@@ -3,13 +3,16 @@
 import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from quire.frontend.call import Call
+from quire.frontend.request.prompt_tokenizer import PromptTokenizer
 from quire.frontend.request.served_model import ServedModel
 from quire.frontend.request.validate import DOES_BY_TOKEN
 from quire.frontend.request.vectors.activation import activated
-from quire.frontend.request.vectors.vector_call import INPUT, Gatherer, Vector, check_inputs, prompts
+from quire.frontend.request.vectors.input_prompts import prompts
+from quire.frontend.request.vectors.vector_call import INPUT, Gatherer, Vector, check_inputs
 from quire.frontend.text.pair_template import Pair
 from quire.proto.api import Classifications, ClassifyRequest, RequestError
 from quire.proto.messages.heads import Activation
@@ -23,6 +26,7 @@ MOST_NUMBERS: Final = 1 << 23
 
 async def classify(
     gatherer: Gatherer,
+    tokenizer: PromptTokenizer,
     model: ServedModel,
     request: ClassifyRequest,
     call: Call,
@@ -43,10 +47,11 @@ async def classify(
     head = shared.facts.head
     assert head is not None
     kind = "none" if request.use_activation is False else head.activation
-    prompt = prompts(shared, request.inputs, request.add_special_tokens)
-    if head.by_token:
-        prompt = _bounded(prompt, len(head.labels))
-    found = await gatherer.gather(shared, prompt)
+    with ExitStack() as files:
+        prompt = prompts(tokenizer, shared, request.inputs, request.add_special_tokens, files)
+        if head.by_token:
+            prompt = _bounded(prompt, len(head.labels))
+        found = await gatherer.gather(shared, prompt)
     num_tokens = sum(one.num_tokens for one in found)
     if head.by_token:
         # millions of numbers take a while, in which the loop must beat

@@ -2,13 +2,15 @@
 
 from array import array
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from quire.frontend.call import Call
 from quire.frontend.request.prompt_tokenizer import PromptTokenizer
 from quire.frontend.request.sentence_settings import normalized
 from quire.frontend.request.served_model import ServedModel
+from quire.frontend.request.vectors.input_prompts import prompts
 from quire.frontend.request.vectors.text_prompts import TextPrompts
-from quire.frontend.request.vectors.vector_call import Gatherer, check_inputs, prompts
+from quire.frontend.request.vectors.vector_call import Gatherer, check_inputs
 from quire.proto.api import Embeddings, EmbedRequest
 from quire.proto.messages.params import ParameterError
 
@@ -32,7 +34,9 @@ async def embed(
     if request.prompt_name is not None and not all(isinstance(one, str) for one in request.inputs):
         raise ParameterError("prompt_name", "is put in front of texts only; leave it unset")
     texts = TextPrompts(tokenizer, shared, settings.prompt("embed", request.prompt_name))
-    found = await gatherer.gather(shared, prompts(shared, request.inputs, request.add_special_tokens, texts.ids))
+    with ExitStack() as files:
+        prompt = prompts(tokenizer, shared, request.inputs, request.add_special_tokens, files, texts.ids)
+        found = await gatherer.gather(shared, prompt)
     if size is None and request.normalize is None:
         vectors = [settings.finished(one.vector) for one in found]
     else:

@@ -23,7 +23,7 @@ from quire.frontend.telemetry.observer import Observer
 from quire.frontend.text.encode_jobs import EncodeText
 from quire.frontend.text.pair_template import Pair
 from quire.frontend.text.token_range import is_within
-from quire.proto.api import GenerateRequest, RequestError
+from quire.proto.api import Chat, GenerateRequest, RequestError
 from quire.proto.messages.heads import HeadFacts
 from quire.proto.messages.message import Task
 from quire.proto.messages.params import ParameterError, SamplingParams, check_token_ids
@@ -190,6 +190,7 @@ class Gatherer:
                 request_id=shared.label,
                 model=shared.name,
                 prompt=ids,
+                media=pair.media,
                 params=VECTOR_PARAMS,
                 n=1,
                 priority=request.priority or 0,
@@ -248,28 +249,10 @@ def check_count(field: str, count: int, most: int = MAX_INPUTS) -> None:
 
 
 def check_inputs(
-    inputs: Sequence[str | Sequence[int]], add_special_tokens: bool | None, names: Sequence[str]
+    inputs: Sequence[str | Sequence[int] | Chat], add_special_tokens: bool | None, names: Sequence[str]
 ) -> Sequence[str]:
     """The fields of the inputs: `names`, or those that gRPC has. Raises `ParameterError`."""
     check_count(names[0].partition("[")[0] if names else "inputs", len(inputs))
-    if add_special_tokens is not None and not all(isinstance(one, str) for one in inputs):
-        raise ParameterError("add_special_tokens", "applies to texts only; leave it unset")
+    if add_special_tokens is not None and not all(isinstance(one, str | Chat) for one in inputs):
+        raise ParameterError("add_special_tokens", "applies to texts and chats only; leave it unset")
     return names or [f"inputs[{index}]" for index in range(len(inputs))]
-
-
-def prompts(
-    shared: VectorCall,
-    inputs: Sequence[str | Sequence[int]],
-    add_special_tokens: bool | None,
-    of_text: Callable[[str, bool], Awaitable[Sequence[int]]] | None = None,
-) -> Callable[[int], Awaitable[Pair]]:
-    """The function that makes the prompt of an input, by its number. `of_text`: the ids of one that is a text, with
-    special tokens or without; None: its own."""
-
-    async def prompt(index: int) -> Pair:
-        source, special = inputs[index], add_special_tokens is not False
-        if of_text is not None and isinstance(source, str):
-            return Pair(await of_text(source, special))
-        return Pair(await shared.encode(source, special))
-
-    return prompt
