@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from quire.deploy.flags.arguments import UsageError, near
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.spec import specs
-from quire.deploy.model_path import DEFAULT_STEP_TOKENS, Model
+from quire.deploy.model_path import DEFAULT_STEP_TOKENS, Model, step_tokens
 from quire.deploy.supervisor.engine_spec import Timers
 from quire.deploy.supervisor.rundir import RunDir
 from quire.frontend.config import TEXT_BODY_BYTES, FrontendConfig, SamplingOverrides
@@ -130,8 +131,8 @@ def _types(options: ServeOptions) -> dict[str, Any]:
 
 def inspected(options: ServeOptions, model: str) -> WorkerConfig:
     """The configuration of a worker that never starts, to judge a model by. Raises `ValueError`."""
-    step_tokens = options.max_num_batched_tokens or DEFAULT_STEP_TOKENS
-    computed = {"model": model, "max_num_batched_tokens": step_tokens, "flags": FLAGS}
+    default = step_tokens(Path(model)) if model else DEFAULT_STEP_TOKENS
+    computed = {"model": model, "max_num_batched_tokens": options.max_num_batched_tokens or default, "flags": FLAGS}
     return WorkerConfig(**_option_fields(WorkerConfig, options) | _types(options) | computed)
 
 

@@ -22,6 +22,8 @@ from quire.worker.weights.parts import ModelError
 EMBEDDED = Path(__file__).parent / "model"
 EMBEDDED_NAME = "quire-default"
 DEFAULT_STEP_TOKENS = 2048
+PREFIX_STEP_TOKENS = 8192
+"""Context of every published PaliGemma, which reads prompts in one step."""
 
 # Data only: no Python, no pickle. `*.model` is SentencePiece, `*.jinja` the chat template.
 CONFIG_ONLY = ("*.json", "README.md")
@@ -72,7 +74,7 @@ def resolve(
     check(model.directory, load_format, given_tokenizer)
     found = with_tokenizer(given_tokenizer, model.directory, run_dir)
     own = "" if found == model.directory else str(found)
-    return replace(model, step_tokens=_step_tokens(model.directory), tokenizer=own)
+    return replace(model, step_tokens=step_tokens(model.directory), tokenizer=own)
 
 
 def is_hub_id(given: str) -> bool:
@@ -126,10 +128,15 @@ def _gguf_file(given: str, path: Path) -> Path | None:
     return models[0]
 
 
-def _step_tokens(directory: Path) -> int:
-    """A model that reads a prompt in one step finds room for its longest."""
-    config = _read_json(directory, "config.json")
+def step_tokens(directory: Path) -> int:
+    """Tokens of a step where nothing is said: a model that reads a prompt in one finds room for its longest."""
+    try:
+        config = _read_json(directory, "config.json")
+    except UsageError:  # which who reads all of it says
+        return DEFAULT_STEP_TOKENS
     longest = config.get("max_position_embeddings")
+    if config.get("model_type") == "paligemma":
+        return PREFIX_STEP_TOKENS
     if config.get("model_type") in ENCODER_TYPES and isinstance(longest, int):
         return max(DEFAULT_STEP_TOKENS, longest)
     return DEFAULT_STEP_TOKENS

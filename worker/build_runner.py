@@ -75,7 +75,7 @@ def build_runner(
         output = Sampler(slots, cast(Head, model), device, reports=reports, matchers=matchers)
     media = None
     if encoder is not None:
-        media = MediaInputs(encoder, inputs.shifts)
+        media = MediaInputs(encoder, inputs.shifts, isinstance(spec, ModelSpec) and spec.two_way_prompts)
     counts = None
     if reports and (choices := expert_choices(model)):
         counts = ExpertCounts(choices, tokens, config.tensor_parallel_size, device)

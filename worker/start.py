@@ -43,7 +43,7 @@ from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.needs import refuse_calculation
 from quire.worker.specs.quantized import read_plan, refuse_experts
 from quire.worker.specs.registry import AnySpec, configured_spec
-from quire.worker.specs.spec import Spec, embedding_size, shares_prefixes, task_of
+from quire.worker.specs.spec import ModelSpec, Spec, embedding_size, shares_prefixes, task_of
 from quire.worker.step.runner import InFlight, Model, Runner
 from quire.worker.warm_up import run_worst, warm_up, warm_up_embeddings, worst_lengths
 from quire.worker.weights.parts import kv_head_share
@@ -179,6 +179,7 @@ def _stored_scales(
 
 def _stated(spec: Spec, layout: KVLayout) -> dict[str, Any]:
     """The facts that config.json and the configuration state."""
+    whole = spec.whole_prompts or (isinstance(spec, ModelSpec) and spec.two_way_prompts)
     return {
         "block_sizes": layout.block_sizes,
         "windows": layout.windows,
@@ -189,8 +190,8 @@ def _stated(spec: Spec, layout: KVLayout) -> dict[str, Any]:
         "task": task_of(spec),
         "embedding_size": embedding_size(spec),
         "head": spec.scored if spec.head is None else spec.head.facts,
-        "whole_prompts": spec.whole_prompts,
-        "shares_prefixes": shares_prefixes(spec),
+        "whole_prompts": whole,
+        "shares_prefixes": not whole and shares_prefixes(spec),
     }
 
 

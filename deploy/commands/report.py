@@ -28,7 +28,7 @@ def engine_summary(facts: ModelFacts) -> list[str]:
     num_tokens = facts.num_kv_tokens
     name = f"{facts.architecture}, {facts.dtype} on {facts.device}"
     made = [task_summary(facts)] if facts.makes_vectors else []
-    if facts.whole_prompts:
+    if facts.whole_prompts and not facts.kv_bytes:
         return [name, f"memory: weights {format_bytes(facts.weight_bytes)}, no KV cache", *made]
     return [
         name,

@@ -13,9 +13,9 @@ TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", 
 
 
 def load_template(
-    directory: str, override: str, special_texts: Sequence[str], seconds: float = 1.0
+    directory: str, override: str, special_texts: Sequence[str], seconds: float = 1.0, otherwise: str = ""
 ) -> ChatTemplate | None:
-    """The model's template, or None when it has none.
+    """The model's template, or None when it has none. `otherwise`: the template where no file has one.
 
     It is looked for in `override`, chat_template.jinja (and additional_chat_templates/tool_use.jinja),
     chat_template.json (of models with a processor), and tokenizer_config.json (a string, or a list of named ones).
@@ -37,6 +37,8 @@ def load_template(
         if not override and os.path.isfile(with_tools):
             sources[WITH_TOOLS] = _read(with_tools)
     sources = {name: source for name, source in sources.items() if name in (DEFAULT, WITH_TOOLS)}
+    if DEFAULT not in sources and otherwise:
+        sources = {DEFAULT: otherwise}
     if DEFAULT not in sources:
         return None
     tokens = {name: text for name in TOKEN_NAMES if (text := _token_text(config.get(name)))}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.media.expand import expand, placeholders, spell
-from quire.frontend.media.families.table import MediaFamily, of_request, read_family, video_rules
+from quire.frontend.media.families.table import MediaFamily, of_request, read_family, template_of, video_rules
 from quire.frontend.media.kind import MediaKind, MediaPart, kind_of
 from quire.frontend.media.loader import LoadedMedia, MediaLoader
 from quire.frontend.media.source import Sources, VideoBytes
@@ -103,6 +103,11 @@ class PromptImages:
         """End the processes, and remove the files."""
         await self._loader.close()
         await self._source.close()
+
+    @property
+    def template(self) -> str:
+        """See `template_of`."""
+        return template_of(self._loader.family)
 
     @property
     def takes_videos(self) -> bool:

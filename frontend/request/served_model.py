@@ -66,8 +66,14 @@ class ServedModel:
         self.names = config.served_model_names
         """Names a request may ask for; the first is reported."""
         self.tokenizer = TextTokenizer(config.tokenizer_dir)
+        self.images = PromptImages.of_model(config, metrics)
+        """None: its files know of no images."""
         self.template = load_template(
-            config.tokenizer_dir, config.chat_template, self.tokenizer.special_texts, config.template_seconds
+            config.tokenizer_dir,
+            config.chat_template,
+            self.tokenizer.special_texts,
+            config.template_seconds,
+            "" if self.images is None else self.images.template,
         )
         """None: it takes no chats."""
         self.pair_template = self.template
@@ -89,8 +95,6 @@ class ServedModel:
             raise ValueError(f"{config.model}: {NO_CHATS}")
         self.async_tokenizer = AsyncTokenizer(config, self.tokenizer, threads)
         self.grammars = GrammarChecker(config)
-        self.images = PromptImages.of_model(config, metrics)
-        """None: its files know of no images."""
         self.scheduler = scheduler
 
     @property

@@ -51,10 +51,14 @@ class Lifecycle:
             self._lose_group(effects, now)
         self.epoch, self.facts = event.epoch, event.facts
         config, facts = self._config, event.facts
-        if not config.enable_chunked_prefill and facts.max_model_len > config.max_num_batched_tokens:
+        replays_whole = facts.whole_prompts and not facts.makes_vectors
+        is_whole = replays_whole or not config.enable_chunked_prefill
+        if is_whole and facts.max_model_len > config.max_num_batched_tokens:
+            why = "the model reads prompts whole" if replays_whole else "enable_chunked_prefill is off"
+            remedy = "" if replays_whole else "turn it on, or "
             detail = (
-                f"enable_chunked_prefill is off and max_model_len {facts.max_model_len} is more than "
-                f"max_num_batched_tokens {config.max_num_batched_tokens}; turn it on, or change one of the numbers"
+                f"{why} and max_model_len {facts.max_model_len} is more than "
+                f"max_num_batched_tokens {config.max_num_batched_tokens}; {remedy}change one of the numbers"
             )
             self._fail(detail, effects, now)
             return

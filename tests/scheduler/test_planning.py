@@ -126,6 +126,21 @@ def test_without_chunked_prefill_a_prompt_runs_whole(engine, facts):
     e.settle()
 
 
+def test_prompts_that_a_model_reads_whole_run_again_whole_with_what_was_made(engine, facts):
+    """PaliGemma: a context that no step holds would leave an output that was preempted waiting for ever."""
+    whole = msgspec.structs.replace(facts, max_model_len=64, whole_prompts=True, shares_prefixes=False)
+    e = engine(facts=whole)
+    e.submit(1, 40)
+    e.submit(2, [7] * 40)
+    assert e.plan().rows == [(0, 40, 1)]
+    assert e.plan().rows == [(0, 1, 1), (1, 40, 1)]
+    e.settle()
+    longer = engine(facts=msgspec.structs.replace(whole, max_model_len=65), ready=False)
+    longer.start()
+    assert longer.states == ["failed"]
+    assert "the model reads prompts whole and max_model_len 65 is more than max_num" in longer.others[0].detail
+
+
 def test_without_chunked_prefill_a_longer_context_than_the_budget_fails_the_engine(engine):
     e = engine(ready=False, enable_chunked_prefill=False)
     e.start()

@@ -15,6 +15,7 @@ import tiny_internvl
 import tiny_llava_next
 import tiny_mistral3
 import tiny_onevision
+import tiny_paligemma
 import tiny_qwen2_5_vl
 import tiny_qwen2_vl
 import tiny_qwen3_vl_moe
@@ -113,6 +114,18 @@ def gemma4(name: str, engines: dict[str, Flags], **more: Any) -> Family:
     return Family(partial(tiny_gemma4.write_checkpoint, name=name), OneVideo, engines, **more)
 
 
+PALIGEMMA_BLOCK = 8 * 3 * 2 * 1 * 16 * 4
+"""Bytes of 8 tokens: 3 layers, keys and values, a head of 16, float32."""
+ONE_STEP: Flags = (*FEW, "--max-model-len", "96", "--max-num-batched-tokens", "96")
+
+
+def paligemma(kind: str, engines: dict[str, Flags], **more: Any) -> Family:
+    """Images stand before the one text of a prompt."""
+    chats = {name: CHATS[name] for name in ("first", "text", "other")} | {"several": [*CHATS["adjacent"][:2], "what"]}
+    write = partial(tiny_paligemma.write_checkpoint, kind=kind)
+    return Family(write, tiny_paligemma.Reference, engines, chats, **more)
+
+
 OLDER = {
     "two ranks": (*TWO_RANKS, "--no-enable-prefix-caching"),
     "two ranks share the tower in chunks": (*DIVIDED, *CHUNKED),
@@ -204,6 +217,19 @@ FAMILIES = {
         over_http=("first", "many"),
         refused=(("what", {"mm_processor_kwargs": {"do_pan_and_scan": True}}, "do_pan_and_scan"),),
     ),
+    "PaliGemma": paligemma(
+        "gemma",
+        {
+            "preempted": (*("--kv-cache-memory-bytes", str(12 * PALIGEMMA_BLOCK)), *ONE_STEP),
+            "divided": (*DIVIDED, *ONE_STEP),
+        },
+        over_http=("first",),
+        refused=(
+            (openai_content(CHATS["first"]), {"mm_processor_kwargs": {"max_pixels": 9}}, "max_pixels"),
+            ([CLIP], {}, "video"),
+        ),
+    ),
+    "PaliGemma 2": paligemma("gemma2", {"whole": ONE_STEP}),
     "Gemma 4, seen whole": gemma4(
         "large",
         {

@@ -19,6 +19,7 @@ from quire.worker.specs.sighted import (
     llava_next,
     llava_onevision,
     mistral3,
+    paligemma,
     qwen2_5_vl,
     qwen2_vl,
     qwen3_vl,
@@ -115,6 +116,7 @@ _STATED: Final[dict[str, Architecture]] = {
     "LlavaForConditionalGeneration": Architecture(
         llava_next.read_llava, llava_next.LLAVA_NAMES, llava_next.TOWER_TENSORS, llava_next.HEAD
     ),
+    "PaliGemmaForConditionalGeneration": Architecture(paligemma.read_paligemma, paligemma.NAMES, gemma.TOWER_TENSORS),
     "BertModel": Architecture(bert.read_bert, bert.NAMES),
     "BertForMaskedLM": Architecture(bert.read_bert, bert.NAMES),
     "RobertaModel": Architecture(bert.read_roberta, bert.NAMES),

@@ -37,11 +37,18 @@ def no_page(config: WorkerConfig, page: int) -> str:
 def small_steps(config: WorkerConfig, spec: Spec) -> ModelError | None:
     """The refusal of steps without room for an item whose tokens see each other; None where there is room.
 
-    It must be there beside a token of every other output. Raises ModelError for the files of the image processor.
+    It must be there beside a token of every other output; where the tokens of a prompt do, for a prompt and its answer,
+    which run again in one step. Raises ModelError for the files of the image processor.
     """
     if not isinstance(spec, ModelSpec) or spec.vision is None or not spec.vision.whole_spans:
         return None
     longest = config.max_model_len or spec.max_model_len
+    if spec.two_way_prompts:
+        if config.max_num_batched_tokens >= longest:
+            return None
+        message = f"{config.max_num_batched_tokens} hold no prompt of {longest} tokens with its answer, which run in "
+        message += f"one step where they see each other; give at least {longest}, or lower max_model_len"
+        return ModelError("max_num_batched_tokens", message)
     num_tokens = largest_image(Path(config.model), spec.vision, longest)
     least = num_tokens + config.max_num_seqs - 1
     if config.max_num_batched_tokens >= least:

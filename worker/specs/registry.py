@@ -25,6 +25,7 @@ from quire.worker.specs.library.choice import Describe, described, head_shape, s
 from quire.worker.specs.library.spec import LibrarySpec
 from quire.worker.specs.sentence.files import MODULES, longest_text, with_cross_encoder
 from quire.worker.specs.sentence.pooling import Mode, check_cross_encoder, is_cross_encoder, read_vector
+from quire.worker.specs.sighted import paligemma
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stores
 from quire.worker.weights.layout import RowsOf
@@ -228,6 +229,8 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
         return spec.names
     architecture = ARCHITECTURES[spec.architecture]
     names = architecture.names
+    if isinstance(spec, ModelSpec) and spec.two_way_prompts:
+        names = paligemma.names_of(spec)
     if isinstance(spec, ModelSpec) and (attention := spec.layers[0].attention).rope.interleaved:
         names = llama.apart(names, attention)
     if isinstance(spec, ModelSpec):

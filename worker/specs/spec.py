@@ -228,6 +228,8 @@ class ModelSpec:
     """Residual streams; None: there is one."""
     logit_cap: float | None = None
     """Logits become `logit_cap * tanh(logit / logit_cap)`."""
+    two_way_prompts: bool = False
+    """The tokens of a prompt see each other, so that it runs in one step; what is generated sees back."""
 
     @property
     def whole_prompts(self) -> bool:
@@ -241,7 +243,11 @@ class ModelSpec:
 
     @property
     def text_alone(self) -> "ModelSpec":
-        """The same without its tower. Text counts on all axes of its positions alike, so one is enough."""
+        """The same without its tower. Text counts on all axes of its positions alike, so one is enough. Raises
+        ModelError."""
+        if self.two_way_prompts:
+            message = f"prompts of {self.architecture} are read in both directions, beside images alone; leave it out"
+            raise ModelError("language_model_only", message)
         return replace(self, vision=None, layers=tuple(layer.of_text for layer in self.layers))
 
     @property

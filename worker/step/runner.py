@@ -132,8 +132,9 @@ class Runner:
         media = self._step_media(plan, rows)
         types = self._slot_table.token_types.of_rows(rows.slots, rows.computed, rows.counts)
         token_types = None if types is None else self._upload.put(types)
-        # the graphs have recorded steps whose embeddings are looked up
-        bucket = self._graphs.fitting(rows.num_tokens, num_rows) if media.embedded is None else None
+        # the graphs have recorded steps whose embeddings are looked up, and whose tokens see back
+        is_plain = media.embedded is None and media.last_visible is None
+        bucket = self._graphs.fitting(rows.num_tokens, num_rows) if is_plain else None
         self._upload.put_rows((rows.slots, rows.left, rows.counts), bucket.num_rows if bucket else num_rows)
         metadata = self._output.prepare(plan, rows, self._upload)
         start = self._device.begin()

@@ -1,7 +1,8 @@
-"""Images of Gemma 3: all of one size, whatever their aspect, and of as many tokens, between two that bound them.
+"""Images of Gemma 3 and PaliGemma: all of one size, whatever their aspect, and of as many tokens; those of Gemma 3
+stand between two that bound them.
 
 Pixels and texts are those of transformers' `Gemma3ImageProcessorPil` and `Gemma3Processor` without pan and scan, which
-they leave out unless asked to cut crops.
+they leave out unless asked to cut crops, and of `SiglipImageProcessorPil` and `PaliGemmaProcessor`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,23 @@ FIXED = {"do_resize": True, "resample": BILINEAR}
 """Settings that have one value here."""
 OPTIONAL = {"do_pan_and_scan": (None, False), "do_convert_rgb": (None, True)}
 """Settings that files leave open."""
+BICUBIC = 3
+"""That of PaliGemma."""
 MODEL_TYPE = "gemma3"
+PALIGEMMA = "paligemma"
+TEMPLATE = """\
+{%- if messages | length != 1 %}{{ raise_exception('this model answers one message, and knows no turns; send one') }}
+{%- endif %}
+{%- set content = messages[0]['content'] %}
+{%- if content is not string %}
+{%- for part in content if part['type'] == 'image' %}{{- '<image>' }}{% endfor %}
+{%- endif %}
+{{- bos_token }}
+{%- if content is string %}{{- content }}{% else %}
+{%- for part in content if part['type'] == 'text' %}{{- part['text'] }}{% endfor %}
+{%- endif %}
+{{- '\\n' }}"""
+"""Prompts of PaliGemma, whose files have no template: images, the first token, the text, and a line's end."""
 BEGIN, ROW, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
 
 
@@ -99,4 +116,47 @@ def read(files: ProcessorFiles) -> Gemma3Images:
     family = Gemma3Images(placeholder_id=token, patch=patch, merge=side // patch // isqrt(length), side=side)
     if family.max_tokens != length:
         raise ValueError(f"mm_tokens_per_image: {length} are no square of tokens in images of {side} pixels")
+    return family
+
+
+class PaliGemmaImages(Gemma3Images, frozen=True, forbid_unknown_fields=True, tag="paligemma", kw_only=True):
+    """The settings of one model."""
+
+    kind: ClassVar[str] = PALIGEMMA
+    placeholder: ClassVar[str] = "<image>"
+    resample: ClassVar[int] = BICUBIC
+    spells: ClassVar[bool] = False
+
+    def spelled(self, num_items: int) -> str:
+        return self.placeholder * num_items
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "PaliGemmaImages":
+        """Raises `ValueError` for any setting."""
+        for name in settings:
+            raise ValueError(f"{name}: is no setting of this model's images, which are all of one size")
+        return self
+
+
+def read_paligemma(files: ProcessorFiles) -> PaliGemmaImages:
+    """The family of one model. Raises `ValueError` for settings that are missing, or are not followed here."""
+    image, config = files.image, files.config
+    if (kind := config.get("model_type")) != PALIGEMMA:
+        raise ValueError(f"image_processor_type: only model_type {PALIGEMMA} has it, got {kind!r:.64}")
+    check_fixed(image, {"do_resize": True, "resample": BICUBIC})
+    if image.get("do_convert_rgb") not in OPTIONAL["do_convert_rgb"]:
+        raise ValueError(f"do_convert_rgb: {image['do_convert_rgb']!r:.64} is not supported; only True is")
+    vision, size = config.get("vision_config", {"patch_size": 14}), image.get("size")
+    if not isinstance(vision, Mapping) or not isinstance(size, Mapping):
+        raise ValueError("size: must have height and width, as vision_config of config.json has image_size")
+    side, patch = vision.get("image_size", 224), vision.get("patch_size", 16)
+    if (stated := [size.get("height"), size.get("width")]) != [side, side]:
+        message = f"is {stated!r:.64}, but config.json has images of {side!r:.64} pixels; download both files again"
+        raise ValueError(f"size: {message}")
+    token = config.get("image_token_index", config.get("image_token_id", 256_000))
+    if not all(type(one) is int for one in (side, patch, token)):
+        raise ValueError(f"image_token_index: config.json must state whole numbers, got {[token, side, patch]!r:.64}")
+    family = PaliGemmaImages(placeholder_id=token, patch=patch, merge=1, side=side)
+    if (stated := image.get("image_seq_length", family.max_tokens)) != family.max_tokens:
+        message = f"is {stated!r:.64}, but config.json has images of {family.max_tokens} tokens"
+        raise ValueError(f"image_seq_length: {message}; download both files again")
     return family

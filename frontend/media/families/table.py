@@ -34,6 +34,7 @@ MediaFamily = (
     | llava.LlavaImages
     | pixtral.PixtralImages
     | gemma3.Gemma3Images
+    | gemma3.PaliGemmaImages
     | gemma4.Gemma4Images
     | idefics3.IdeficsImages
 )
@@ -51,7 +52,9 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "PixtralImageProcessor": pixtral.read,
     "Gemma3ImageProcessor": gemma3.read,
     "CLIPImageProcessor": llava.read,
-    "SiglipImageProcessor": llava.read,
+    "SiglipImageProcessor": lambda files: (
+        llava.read(files) if files.config.get("model_type") == llava.MODEL_TYPE else gemma3.read_paligemma(files)
+    ),
     "Gemma4ImageProcessor": gemma4.read,
     "Gemma4UnifiedImageProcessor": gemma4.read,
     "Glm4vImageProcessor": glm4v.read,
@@ -92,6 +95,11 @@ def read_family(
             except ValueError as error:
                 raise ValueError(f"{field}: {error}") from error
     return family
+
+
+def template_of(family: MediaFamily) -> str:
+    """The chat template of models whose files have none; empty: theirs have."""
+    return gemma3.TEMPLATE if isinstance(family, gemma3.PaliGemmaImages) else ""
 
 
 def of_request(family: MediaFamily, settings: Mapping[str, Any], kind: MediaKind) -> MediaFamily:

@@ -10,6 +10,7 @@ from quire.worker.models.vision.qwen2_tower import Qwen2Tower, Qwen25Tower
 from quire.worker.models.vision.qwen3_tower import Qwen3Tower
 from quire.worker.models.vision.siglip.gemma3 import Gemma3Tower
 from quire.worker.models.vision.siglip.idefics3 import IdeficsTower
+from quire.worker.models.vision.siglip.paligemma import PaliGemmaTower
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.sighted.gemma3 import Gemma3VisionSpec
 from quire.worker.specs.sighted.gemma4_images import Gemma4PatchSpec, Gemma4TowerSpec
@@ -19,6 +20,7 @@ from quire.worker.specs.sighted.internvl import InternVisionSpec
 from quire.worker.specs.sighted.llava_next import LlavaNextSpec
 from quire.worker.specs.sighted.llava_onevision import OneVisionSpec
 from quire.worker.specs.sighted.mistral3 import PixtralSpec
+from quire.worker.specs.sighted.paligemma import PaliGemmaVisionSpec
 from quire.worker.specs.sighted.qwen2_5_vl import Qwen25VisionSpec
 from quire.worker.specs.sighted.qwen2_vl import Qwen2VisionSpec
 from quire.worker.specs.sighted.qwen3_vl import Qwen3VisionSpec
@@ -49,6 +51,8 @@ def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
             return OneVisionTower(spec, context)
         case IdeficsVisionSpec():
             return IdeficsTower(spec, context)
+        case PaliGemmaVisionSpec():
+            return PaliGemmaTower(spec, context)
         case Gemma3VisionSpec():
             return Gemma3Tower(spec, context)
         case Gemma4TowerSpec():

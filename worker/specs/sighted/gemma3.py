@@ -59,7 +59,12 @@ class Gemma3VisionSpec(VisionSpec):
         hidden, inner = self.hidden_size, self.intermediate_size
         embedding = linear_elements(hidden, self.patch_numbers) + self.side**2 * hidden
         block = 4 * linear_elements(hidden, hidden) + linear_elements(inner, hidden) + linear_elements(hidden, inner)
-        return embedding + self.num_blocks * (block + 4 * hidden) + 3 * hidden + hidden * self.output_size
+        return embedding + self.num_blocks * (block + 4 * hidden) + self.end_elements
+
+    @property
+    def end_elements(self) -> int:
+        """Elements of the norms and the product that make rows behind the blocks."""
+        return 3 * self.hidden_size + self.hidden_size * self.output_size
 
     @property
     def shared_elements(self) -> int:
