@@ -85,6 +85,7 @@ def encoded(folder):
         {"config": {"model_type": "mistral"}},  # a class of its own in transformers, without the space before a text
         {"config": {"model_type": "mistral"}, "tokenizer_config": {"tokenizer_class": "LlamaTokenizer"}},
         {"config": {"model_type": "mistral"}, "tokenizer_config": {"tokenizer_class": "LlamaTokenizerFast"}},
+        {"config": {"model_type": "llama"}, "tokenizer_config": {"tokenizer_class": "CodeLlamaTokenizer"}},
         {"config": {"model_type": "llama"}, "tokenizer_config": {"add_bos_token": False, "eos_token": "<unk>"}},
     ],
 )
@@ -101,6 +102,18 @@ def test_bpe_of_sentencepiece_has_its_ids(stated, tmp_path):
     assert TextTokenizer(str(folder)).encode("Hello") == begins + ids("Hello")
     made = json.loads((folder / "tokenizer_config.json").read_text())
     assert made == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"} | settings
+
+
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "CodeLlamaTokenizer"])
+@pytest.mark.parametrize("changes", [{"legacy": False}, {}], ids=str)
+def test_a_model_that_puts_no_space_before_a_text_puts_none(changes, name, tmp_path):
+    settings = {"tokenizer_class": name, "add_bos_token": False, **changes}
+    folder = write(tmp_path / "model", config={"model_type": "llama"}, tokenizer_config=settings)
+    convert(llama_pieces(folder, add_dummy_prefix=False))
+    ours = TextTokenizer(str(folder))
+    for text, expected in zip(STRINGS, EXPECTED["models"]["llama-spm-f16"]["ids"], strict=True):
+        assert ours.encode(f" {text}" if text else text) == expected, ascii(text)
+        assert ours.decode(ours.encode(f" {text}")) == f" {text}".replace("▁", " ")
 
 
 @pytest.mark.parametrize("stated", [{}, {"tokenizer_config": {"tokenizer_class": "Qwen2Tokenizer"}}])

@@ -27,9 +27,10 @@ GENERIC: Final = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
 BEGINNING: Final = ("LlamaTokenizer", "GemmaTokenizer")
 """Classes that begin a text with a token unless the files say otherwise: so they are documented, and so they did before
 transformers 5, which leaves it out."""
-SPACED: Final = "LlamaTokenizer"
-"""The class whose texts have a space before them, and so do those that begin with one, unless its files say `legacy`
-false: SentencePiece does so, and tokenizer.json were published so; transformers from 5 on takes false for it."""
+SPACED: Final = ("LlamaTokenizer", "CodeLlamaTokenizer")
+"""Classes whose texts have a space before them where the model says so, and so do those that begin with one, unless the
+files say `legacy` false: SentencePiece does so, and tokenizer.json were published so; transformers from 5 on does not
+look at the model, and takes false for what is not said."""
 NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 BPE: Final = 2
 """SentencePiece's number of that model."""
@@ -59,8 +60,8 @@ def convert(folder: Path) -> None:
     name = type(tokenizer).__name__
     if name in BEGINNING and "add_bos_token" not in stated:
         tokenizer.add_bos_token = True
-    if name == SPACED and stated.get("legacy", True):
-        _put_space(tokenizer.backend_tokenizer)
+    if name in SPACED:
+        _put_space(tokenizer.backend_tokenizer, folder, stated)
     _check_tokens(folder, name, tokenizer.get_vocab())
     made = folder / "tokenizer.json.partial"
     tokenizer.backend_tokenizer.save(str(made))
@@ -70,11 +71,18 @@ def convert(folder: Path) -> None:
     os.replace(made, folder / SETTINGS)  # in place of a link to the model's own
 
 
-def _put_space(backend: Any) -> None:
-    from tokenizers import normalizers
+def _put_space(backend: Any, folder: Path, stated: dict[str, Any]) -> None:
+    """Put a space before each text, or none; see `SPACED`."""
+    from tokenizers import decoders, normalizers
 
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    models = [_pieces(path) for path in folder.glob("*.model")]
+    puts = stated.get("add_prefix_space") is not False and all(one.normalizer_spec.add_dummy_prefix for one in models)
+    if puts and not stated.get("legacy", True):
+        return
+    first, last = ([normalizers.Prepend("▁")], [decoders.Strip(" ", 1, 0)]) if puts else ([], [])
+    backend.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", "▁")])
     backend.pre_tokenizer = None
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *last])
 
 
 def _tokenizer(folder: Path, stated: dict[str, Any]) -> Any:
