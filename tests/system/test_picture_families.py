@@ -5,12 +5,13 @@ import functools
 import json
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from noise_pictures import picture, png
 from parts.clock import eventually
 from picture_chats import CHATS, NUM_TOKENS, A, answer, answer_all, expected_of, openai_content, request
-from picture_families import CASES, FAMILIES, as_published_first
+from picture_families import CASES, FAMILIES, ONE_STEP, as_published_first
 
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, ImagePart, RequestError, TextPart
 
@@ -138,3 +139,12 @@ def test_steps_too_small_for_an_image_are_refused_at_the_start(quire, folder_of,
 def test_steps_too_small_for_an_image_that_is_seen_in_parts_are_not(quire, folder_of):
     model = str(folder_of("Gemma 4, vectors of layers"))
     assert quire("doctor", model, "--max-num-batched-tokens=75", "--max-num-seqs=8").returncode == 0
+
+
+@pytest.mark.thorough
+def test_outputs_that_share_a_prompt_whose_tokens_see_each_other_are_alike(engine_of, made):
+    engine, (_, expected) = engine_of("PaliGemma", *ONE_STEP), made("PaliGemma")
+    for name, content in FAMILIES["PaliGemma"].chats.items():
+        likeliest = replace(request(content), n=3, temperature=1.0, top_k=1, seed=1)
+        outputs = engine.client.generate(likeliest).outputs
+        assert [list(one.token_ids) for one in outputs] == [expected[name][1]] * 3
