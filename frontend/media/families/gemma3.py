@@ -140,8 +140,6 @@ class PaliGemmaImages(Gemma3Images, frozen=True, forbid_unknown_fields=True, tag
 def read_paligemma(files: ProcessorFiles) -> PaliGemmaImages:
     """The family of one model. Raises `ValueError` for settings that are missing, or are not followed here."""
     image, config = files.image, files.config
-    if (kind := config.get("model_type")) != PALIGEMMA:
-        raise ValueError(f"image_processor_type: only model_type {PALIGEMMA} has it, got {kind!r:.64}")
     check_fixed(image, {"do_resize": True, "resample": BICUBIC})
     if image.get("do_convert_rgb") not in OPTIONAL["do_convert_rgb"]:
         raise ValueError(f"do_convert_rgb: {image['do_convert_rgb']!r:.64} is not supported; only True is")

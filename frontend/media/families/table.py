@@ -51,10 +51,6 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "LlavaNextImageProcessor": llava_next.read,
     "PixtralImageProcessor": pixtral.read,
     "Gemma3ImageProcessor": gemma3.read,
-    "CLIPImageProcessor": llava.read,
-    "SiglipImageProcessor": lambda files: (
-        llava.read(files) if files.config.get("model_type") == llava.MODEL_TYPE else gemma3.read_paligemma(files)
-    ),
     "Gemma4ImageProcessor": gemma4.read,
     "Gemma4UnifiedImageProcessor": gemma4.read,
     "Glm4vImageProcessor": glm4v.read,
@@ -63,6 +59,12 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "SmolVLMImageProcessor": idefics3.read,
 }
 """`image_processor_type` -> the reader of the family."""
+SHARED: dict[tuple[str, object], Callable[[ProcessorFiles], MediaFamily]] = {
+    ("CLIPImageProcessor", llava.MODEL_TYPE): llava.read,
+    ("SiglipImageProcessor", llava.MODEL_TYPE): llava.read,
+    ("SiglipImageProcessor", gemma3.PALIGEMMA): gemma3.read_paligemma,
+}
+"""The same of processors that many models have, by `model_type`, too."""
 
 
 def read_family(
@@ -78,7 +80,7 @@ def read_family(
     cannot be followed, and for a tower's images of a family that is not here.
     """
     files = ProcessorFiles.of_model(folder, tokenizer or folder)
-    reader = READERS.get(files.name)
+    reader = READERS.get(files.name) or SHARED.get((files.name, str(files.config.get("model_type"))))
     if reader is None and files.name and "vision_config" in files.config:
         remedy = f"known here: {', '.join(READERS)}; correct it, or set language_model_only to read text alone"
         raise ValueError(f"{files.image_file}: image_processor_type: {files.name!r:.64} is not known; {remedy}")

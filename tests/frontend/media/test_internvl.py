@@ -207,8 +207,8 @@ def test_nothing_is_assumed_of_a_model(processor, config, said, tmp_path: Path) 
 
 
 def test_other_processors_are_refused_by_name(tmp_path: Path) -> None:
-    folder = write(tmp_path, PROCESSOR | {"image_processor_type": "LlavaNextImageProcessor"}, CONFIG)
-    with pytest.raises(ValueError, match=r"'LlavaNextImageProcessor' is not known; .*language_model_only"):
+    folder = write(tmp_path, PROCESSOR | {"image_processor_type": "MllamaImageProcessor"}, CONFIG)
+    with pytest.raises(ValueError, match=r"'MllamaImageProcessor' is not known; .*language_model_only"):
         read_family(folder)
 
 

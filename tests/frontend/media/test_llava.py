@@ -96,7 +96,7 @@ def test_settings_are_read_from_the_models_files(tmp_path: Path) -> None:
         ({"size": SQUARE}, {}, "size: is .* but config.json has images of 28 pixels"),
         ({"crop_size": {"height": 30, "width": 28}}, {}, "crop_size: is .* but config.json has images of 28 pixels"),
         ({"do_center_crop": False}, {}, "size: is .* but config.json has images of 28 pixels"),
-        ({}, {"model_type": "clip"}, "only model_type llava has it here, got 'clip'"),
+        ({}, {"model_type": "clip"}, "image_processor_type: 'CLIPImageProcessor' is not known"),
         ({}, {"image_token_index": "x"}, "image_token_index"),
         ({}, {"vision_config": {"image_size": 28}}, "patch_size: vision_config of config.json must state pixels"),
         ({}, {"vision_config": {"image_size": 28, "patch_size": 29}}, "patch_size: must be from 1 to the 28 pixels"),

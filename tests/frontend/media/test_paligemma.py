@@ -67,7 +67,7 @@ def test_its_files_have_no_template_and_one_is_there(tmp_path: Path) -> None:
         ({"size": {"height": 24, "width": 24}}, {}, "size: is .24, 24., but config.json has images of 12 pixels"),
         ({"size": None}, {}, "size: must have height and width"),
         ({"image_seq_length": 256}, {}, "image_seq_length: is 256, but config.json has images of 9 tokens"),
-        ({}, {"model_type": "siglip"}, "only model_type paligemma has it, got 'siglip'"),
+        ({}, {"model_type": "siglip"}, "image_processor_type: 'SiglipImageProcessor' is not known"),
         ({}, {"image_token_index": "x"}, "image_token_index: config.json must state whole numbers"),
     ],
     ids=str,

@@ -84,8 +84,6 @@ class LlavaImages(Squares, frozen=True, forbid_unknown_fields=True, tag="llava",
 def read(files: ProcessorFiles) -> LlavaImages:
     """The family of one model. Raises `ValueError` for settings that are missing, or are not followed here."""
     image, config = files.image, files.config
-    if (kind := config.get("model_type")) != MODEL_TYPE:
-        raise ValueError(f"image_processor_type: only model_type {MODEL_TYPE} has it here, got {kind!r:.64}")
     check_fixed(image, FIXED)
     if image.get("do_pad"):
         raise ValueError(f"do_pad: {image['do_pad']!r:.64} is not supported; only false is")
