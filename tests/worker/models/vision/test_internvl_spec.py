@@ -197,7 +197,7 @@ def test_a_section_that_is_none_is_refused(section, value):
         parse_spec(config_of() | {section: value}, {})
 
 
-@pytest.mark.parametrize("name", ["InternVLChatModel", "LlavaNextForConditionalGeneration"])
+@pytest.mark.parametrize("name", ["InternVLChatModel", "MllamaForConditionalGeneration"])
 def test_other_layouts_and_models_of_images_are_refused_by_name(name):
     with pytest.raises(ModelError, match=f"'{name}'.* is not supported; supported: .*InternVLForConditionalGeneration"):
         parse_spec(config_of(architectures=[name]), {})

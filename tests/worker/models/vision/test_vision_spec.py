@@ -216,7 +216,7 @@ def test_a_section_that_is_none_is_refused(section, value):
 
 @pytest.mark.parametrize(
     "architecture",
-    ["Qwen4VLForConditionalGeneration", "PaliGemmaForConditionalGeneration", "KimiVLForConditionalGeneration"],
+    ["Qwen4VLForConditionalGeneration", "MllamaForConditionalGeneration", "KimiVLForConditionalGeneration"],
 )
 def test_other_models_of_images_are_refused_by_name(architecture):
     with pytest.raises(ModelError, match=f"'{architecture}'.* is not supported; supported: .*{ARCHITECTURE}"):
