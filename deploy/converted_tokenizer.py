@@ -32,25 +32,26 @@ OTHERS: Final = ("*.tiktoken", "tiktoken.model", "tekken.json", "tokenizer.model
 LINKED: Final = ("*.json", "*.jinja", "*.txt", "*.model", "additional_chat_templates")
 SECONDS: Final = 120
 MODULE: Final = "quire.worker.weights.convert_tokenizer"
-_REMEDY: Final = "save it with the fast tokenizer of the model, or name the directory of one with --tokenizer"
+MISSING: Final = f"{FILE} is missing"
+REMEDY: Final = "save it with the fast tokenizer of the model, or name the directory of one with --tokenizer"
 
 
 def tokenizer_fault(directory: Path) -> str:
-    """Why a directory has no tokenizer, and none can be made of its files: a sentence; empty where it has."""
+    """Why a directory has no tokenizer, and none can be made of its files; empty where it has one."""
     if (directory / FILE).is_file():
         return ""
     if not _vocabulary(directory):
         found = sorted({path.name for pattern in OTHERS for path in directory.glob(pattern)})
         beside = f", and none is made of {', '.join(found)[:80]}" if found else ""
-        return f"{FILE} is missing{beside}; {_REMEDY}"
+        return f"{MISSING}{beside}"
     try:
         own_code = "auto_map" in json.loads((directory / SETTINGS).read_bytes())
     except FileNotFoundError:
         own_code = False
     except (OSError, ValueError, RecursionError, TypeError) as error:
-        return f"{FILE} is missing, and {SETTINGS} does not read: {error}"
+        return f"{MISSING}, and {SETTINGS} does not read: {error}"
     if own_code:
-        return f"{FILE} is missing, and the tokenizer is code of its own (auto_map), which is never run; {_REMEDY}"
+        return f"{MISSING}, and the tokenizer is code of its own (auto_map), which is never run"
     return ""
 
 
@@ -68,7 +69,7 @@ def with_tokenizer(directory: Path, model: Path, run_dir: Path) -> Path:
         raise UsageError(f"{made}: cannot be written: {error.strerror}; make room there") from error
     if refusal := _converted(made):
         files = ", ".join(_vocabulary(directory))
-        raise UsageError(f"{directory}: {FILE} is missing, and of {files} none is made: {refusal}; {_REMEDY}")
+        raise UsageError(f"{directory}: {MISSING}, and of {files} none is made: {refusal}; {REMEDY}")
     return made
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quire.deploy.converted_tokenizer import tokenizer_fault, with_tokenizer
+from quire.deploy.converted_tokenizer import MISSING, REMEDY, tokenizer_fault, with_tokenizer
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.gguf.folder import NAME, make_folder
 from quire.deploy.overrides import by_origin, override
@@ -66,7 +66,8 @@ def resolve(
     there is the vocabulary alone.
     """
     if tokenizer and (fault := tokenizer_fault(Path(tokenizer))):
-        raise UsageError(f"--tokenizer {tokenizer}: must be a directory with tokenizer.json: {fault}")
+        why = "must be a directory with tokenizer.json" if fault == MISSING else fault
+        raise UsageError(f"--tokenizer {tokenizer}: {why}")
     if is_hub_id(given):
         look(find(given, CONFIG_ONLY, run_dir, tokenizer, overrides).directory)
     model = find(given, WANTED, run_dir, tokenizer, overrides)
@@ -158,7 +159,7 @@ def _check(directory: Path, load_format: str, tokenizer: Path) -> None:
     if not isinstance(config.get("architectures"), list) and not config.get("model_type"):
         raise UsageError(f"MODEL {directory}: config.json names neither `architectures` nor `model_type`")
     if fault := tokenizer_fault(tokenizer):
-        raise UsageError(f"MODEL {directory}: {fault}")
+        raise UsageError(f"MODEL {directory}: {fault}; {REMEDY}")
     if load_format == "dummy" or (load_format == "auto" and is_gguf(directory)):
         return
     if (directory / "model.safetensors.index.json").is_file():
