@@ -61,6 +61,7 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
 """`image_processor_type` -> the reader of the family."""
 SHARED: dict[tuple[str, object], Callable[[ProcessorFiles], MediaFamily]] = {
     ("CLIPImageProcessor", llava.MODEL_TYPE): llava.read,
+    ("LlavaImageProcessor", llava.MODEL_TYPE): llava.read,
     ("SiglipImageProcessor", llava.MODEL_TYPE): llava.read,
     ("SiglipImageProcessor", gemma3.PALIGEMMA): gemma3.read_paligemma,
 }

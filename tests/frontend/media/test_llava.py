@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from parts.examples import examples
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mode, yet they share modules
@@ -70,7 +71,8 @@ def test_pixels_are_those_of_transformers_bit_for_bit(height: int, width: int, c
         return
     ((grid, pixels),) = image_items(image, family)
     assert (grid, family.num_tokens(grid), family.max_tokens) == ((1, 3, 3), 9, 9)
-    kind, stated = (CLIPImageProcessorPil, CLIP) if cuts else (SiglipImageProcessorPil, WHOLE)
+    alike = CLIPImageProcessorPil if height % 2 else LlavaImageProcessorPil
+    kind, stated = (alike, CLIP) if cuts else (SiglipImageProcessorPil, WHOLE)
     settings = {name: value for name, value in stated.items() if name != "image_processor_type"}
     theirs = kind(**settings)(images=[image], return_tensors="np")["pixel_values"][0]
     table = ((np.arange(256) * (1 / 255)).astype(np.float32) - np.float32(0.5)) / np.float32(0.5)
@@ -82,6 +84,8 @@ def test_pixels_are_those_of_transformers_bit_for_bit(height: int, width: int, c
 
 def test_settings_are_read_from_the_models_files(tmp_path: Path) -> None:
     assert read_family(write(tmp_path, CLIP, CONFIG)) == family_of(True)
+    alike = CLIP | {"image_processor_type": "LlavaImageProcessorFast", "do_pad": False}
+    assert read_family(write(tmp_path, alike, CONFIG)) == family_of(True)
     assert read_family(write(tmp_path, WHOLE, CONFIG)) == family_of(False)
     with pytest.raises(ValueError, match="mm_processor_kwargs: size: is no setting of this model's images"):
         read_family(tmp_path, {"size": 9})
