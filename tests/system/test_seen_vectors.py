@@ -13,7 +13,7 @@ from noise_pictures import picture, png
 from parts.clock import GUARD, eventually
 from picture_chats import messages, openai_content
 
-from quire.proto.api import Chat, ChatMessage, EmbedRequest, ImagePart, RequestError, TextPart
+from quire.proto.api import Chat, ChatMessage, EmbedRequest, ImagePart, RequestError, TextPart, VideoPart
 
 INSTRUCTION = "a quire is a gathering of pages"
 A, B = picture(96, 64, 0), picture(150, 70, 1)
@@ -160,3 +160,16 @@ def test_grids_of_tiles_make_vectors_too(serve, tmp_path):
     (found,) = engine.client.embed(EmbedRequest(inputs=[chat])).vectors
     np.testing.assert_allclose(found, torch.nn.functional.normalize(state, dim=-1), atol=2e-5)
     engine.stop()
+
+
+def test_frames_of_a_video_count(engine):
+    """Which tokens and positions they have is proven of answers; here, that they reach a vector."""
+
+    def chat(*seeds):
+        video = VideoPart(frames=tuple(png(picture(96, 64, seed)) for seed in seeds))
+        return Chat([ChatMessage("user", [video, TextPart("what")])], add_generation_prompt=True)
+
+    asked = EmbedRequest(inputs=[chat(3, 4, 5, 6), chat(3, 4, 5, 7), chat(3, 4, 5, 6)])
+    one, other, again = engine.client.embed(asked).vectors
+    np.testing.assert_allclose(one, again, atol=1e-5)
+    assert not np.allclose(one, other, atol=1e-3)
