@@ -7,7 +7,7 @@ from typing import Final
 
 from quire.worker.fields import Config, inside, integer, section
 from quire.worker.specs.families import gemma
-from quire.worker.specs.sighted.llava_onevision import LAST_NORM, SIGLIP_IGNORED, SIGLIP_RULES, read_siglip
+from quire.worker.specs.sighted.siglip import LAST_NORM, SIGLIP_IGNORED, SIGLIP_RULES, read_siglip
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import VisionSpec, linear_elements, shared_linear_elements
 from quire.worker.weights.layout import Stored

@@ -8,7 +8,7 @@ from typing import Final
 from quire.worker.fields import MAX_MERGED, Config, dtype_name, flag, inside, integer, section, shown
 from quire.worker.specs.families.llama import decoder_names
 from quire.worker.specs.sighted.internvl import TEXT_READERS
-from quire.worker.specs.sighted.llava_onevision import read_siglip, siglip_rules
+from quire.worker.specs.sighted.siglip import read_siglip, siglip_rules
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import VisionSpec, linear_elements, shared_linear_elements
 from quire.worker.weights.names import NameMap, NameRule

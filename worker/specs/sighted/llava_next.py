@@ -19,10 +19,10 @@ from quire.worker.specs.sighted.llava_onevision import (
     VISION,
     OneVisionSpec,
     read_arrangements,
-    read_siglip,
 )
 from quire.worker.specs.sighted.mistral3 import NAMES as PIXTRAL_NAMES
 from quire.worker.specs.sighted.mistral3 import read_llava as read_pixtral
+from quire.worker.specs.sighted.siglip import read_siglip
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import VisionSpec
 from quire.worker.weights.names import NameMap, NameRule

@@ -3,25 +3,24 @@ tile by tile and lays out the rows of its tiles as those of one picture."""
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from quire.proto.messages.media import PLAIN, Grid
 from quire.worker.fields import (
-    MAX_LAYERS,
     Activation,
     Config,
     dtype_name,
     flag,
     inside,
     integer,
-    number,
     section,
     shown,
     ungated_activation,
 )
 from quire.worker.specs.families.llama import decoder_names, read_qwen2
+from quire.worker.specs.sighted.siglip import LAST_NORM, SIGLIP_IGNORED, SIGLIP_RULES, TENSOR, read_siglip
 from quire.worker.specs.spec import ModelSpec
-from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements, shared_linear_elements
+from quire.worker.specs.vision_spec import VisionSpec, linear_elements, shared_linear_elements
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
@@ -47,34 +46,8 @@ DEFAULTS: Final[Config] = {
     "patch_size": 14,
     "image_size": 384,
 }
-_TENSOR: Final = r"\.(?P<tensor>weight|bias)"
-_TOWER: Final = r"(model\.)?vision_tower\.(vision_model\.)?"
 _PROJECTOR: Final = r"(model\.)?multi_modal_projector\."
-_IN_BLOCK: Final = {
-    "layer_norm1": "attention_norm",
-    r"self_attn\.(?P<part>[qkv])_proj": "qkv.{part}",
-    r"self_attn\.out_proj": "output",
-    "layer_norm2": "mlp_norm",
-    r"mlp\.fc1": "mlp.up",
-    r"mlp\.fc2": "mlp.down",
-}
 _IN_PROJECTOR: Final = {"linear_1": "up", "linear_2": "down"}
-
-
-def siglip_rules(tower: str) -> tuple[NameRule, ...]:
-    """Rules for SigLIP's patches and blocks; `tower`: pattern of what stands before the tower's tensors."""
-    block = rf"{tower}encoder\.layers\.(?P<n>\d+)\."
-    return (
-        NameRule(rf"{tower}embeddings\.patch_embedding{_TENSOR}", "vision.patches.{tensor}"),
-        NameRule(rf"{tower}embeddings\.position_embedding\.weight", "vision.positions.weight"),
-        *(NameRule(block + name + _TENSOR, f"vision.blocks.{{n}}.{own}.{{tensor}}") for name, own in _IN_BLOCK.items()),
-    )
-
-
-SIGLIP_RULES: Final = siglip_rules(_TOWER)
-LAST_NORM: Final = rf"{_TOWER}post_layernorm{_TENSOR}"
-SIGLIP_IGNORED: Final = (rf"{_TOWER}head\..+", rf"{_TOWER}embeddings\.position_ids")
-"""Rules for SigLIP's patches and blocks, the pattern of its last norm, and those of what makes no rows."""
 _DECODER: Final = decoder_names(r"(model\.language_model|language_model\.model)\.", "model.language_model.")
 NAMES: Final[NameMap] = replace(
     _DECODER,
@@ -83,7 +56,7 @@ NAMES: Final[NameMap] = replace(
         NameRule(r"language_model\.lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
         *SIGLIP_RULES,
         *(
-            NameRule(rf"{_PROJECTOR}{name}{_TENSOR}", f"vision.projector.{own}.{{tensor}}")
+            NameRule(rf"{_PROJECTOR}{name}{TENSOR}", f"vision.projector.{own}.{{tensor}}")
             for name, own in _IN_PROJECTOR.items()
         ),
         NameRule(r"(model\.)?image_newline", "vision.line_end.weight"),
@@ -238,36 +211,6 @@ def _read_vision(config: Config, output_size: int) -> OneVisionSpec:
         arrangements=_read_pinpoints(config, sizes["tile_pixels"]),
         max_tiles=_max_tiles(config.get("vision_aspect_ratio", "anyres_max_9")),
     )
-
-
-def read_siglip(
-    tower: Config,
-    kind: str = "siglip_vision_model",
-    activation: str = "gelu_pytorch_tanh",
-    norm_eps: float = 1e-6,
-) -> dict[str, Any]:
-    """Fields that specs of such a tower have in common; or of one of another kind with the same keys."""
-    if (stated := tower.get("model_type", kind)) != kind:
-        raise ModelError("model_type", f"{shown(stated)} is not supported; supported: {kind}")
-    if (channels := integer(tower, "num_channels", CHANNELS)) != CHANNELS:
-        raise ModelError("num_channels", f"images have {CHANNELS}: red, green and blue, got {channels}")
-    hidden, num_heads = integer(tower, "hidden_size"), integer(tower, "num_attention_heads")
-    if hidden % num_heads:
-        raise ModelError("num_attention_heads", f"{num_heads} do not divide hidden_size {hidden}")
-    patch, pixels = integer(tower, "patch_size"), integer(tower, "image_size")
-    if pixels < patch:
-        raise ModelError("image_size", f"must hold a patch of {patch} pixels, got {pixels}")
-    return {
-        "num_blocks": integer(tower, "num_hidden_layers", most=MAX_LAYERS),
-        "hidden_size": hidden,
-        "intermediate_size": integer(tower, "intermediate_size"),
-        "num_heads": num_heads,
-        "patch_size": patch,
-        "side": pixels // patch,
-        "tile_pixels": pixels,
-        "activation": ungated_activation(tower, activation),
-        "norm_eps": number(tower, "layer_norm_eps", norm_eps),
-    }
 
 
 def _read_pinpoints(config: Config, side: int) -> tuple[tuple[int, int], ...]:

@@ -10,7 +10,7 @@ from quire.worker.fields import Config, dtype_name, flag, inside, integer, secti
 from quire.worker.specs.families import gemma
 from quire.worker.specs.families.llama import decoder_names
 from quire.worker.specs.sighted.gemma3 import SIGLIP_DEFAULTS, Gemma3VisionSpec
-from quire.worker.specs.sighted.llava_onevision import LAST_NORM, SIGLIP_IGNORED, SIGLIP_RULES, read_siglip
+from quire.worker.specs.sighted.siglip import LAST_NORM, SIGLIP_IGNORED, SIGLIP_RULES, read_siglip
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import linear_elements
 from quire.worker.weights.names import NameMap, NameRule
