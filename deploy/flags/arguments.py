@@ -24,6 +24,8 @@ MODEL_KEY = "model"
 MODELS = "models"
 """Attribute that holds every MODEL while words are parsed."""
 API_KEY = "api-key"
+OFF = "off"
+"""A value of some options in which YAML reads a false."""
 
 
 class UsageError(ValueError):
@@ -205,6 +207,7 @@ def read_yaml(path: Path, noticed: list[str]) -> dict[str, Any]:
     root = yaml.compose(text, Loader=yaml.SafeLoader)  # of two equal keys the dict holds one
     assert isinstance(root, yaml.MappingNode)
     keys = [key.value for key, _ in root.value]
+    texts = {key.value: value.value for key, value in root.value}
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UsageError(f"--config {path}: {twice!r} is there twice")
     by_name = {name: spec for spec in specs() for name in spec.names}
@@ -228,7 +231,8 @@ def read_yaml(path: Path, noticed: list[str]) -> dict[str, Any]:
         if field in values:
             raise UsageError(f"--config {path}: {key!r} is there twice, under two spellings")
         try:
-            values[field] = _yaml_model(value) if name == MODEL_KEY else _yaml_value(by_name[name], value)
+            is_off = value is False and texts.get(key, "").lower() == OFF
+            values[field] = _yaml_model(value) if name == MODEL_KEY else _yaml_value(by_name[name], value, is_off)
         except ValueError as error:
             raise UsageError(f"--config {path}: {key}: {error}") from error
     return values
@@ -247,11 +251,13 @@ def _yaml_model(value: object) -> str:
     return _model(value)
 
 
-def _yaml_value(spec: Spec, value: object) -> Any:
+def _yaml_value(spec: Spec, value: object, is_off: bool) -> Any:
+    """`is_off`: the value is the word `off`, which YAML takes for a false."""
     if spec.kind == "switch":
         if not isinstance(value, bool):
             raise ValueError(f"expected true or false, got {value!r}")
         return value
+    value = OFF if is_off else value
     if spec.kind == "names":
         return tuple(str(name) for name in value) if isinstance(value, list) else spec.parse(str(value))
     if isinstance(value, dict) and spec.parse in (parse_object, parse_media_limits):

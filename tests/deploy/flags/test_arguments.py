@@ -175,6 +175,14 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
     assert gather(build_parser().parse_args(["serve", "other", "--config", str(file)]))[0] == "other"
 
 
+def test_off_is_a_word_though_yaml_takes_it_for_a_false(tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text("reasoning-parser: off\ntool_call_parser: Off\nenable-prefix-caching: off\n")
+    chosen = options("--config", str(file))
+    assert (chosen.reasoning_parser, chosen.tool_call_parser) == ("off", "off")
+    assert not chosen.enable_prefix_caching
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -182,6 +190,8 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
         ("config: x", "unknown key 'config'"),
         ("max-num-seqs: [1]", "expected a single value"),
         ("max-num-seqs: true", "expected a single value"),
+        ("reasoning-parser: false", "expected a single value"),
+        ("max-num-seqs: off", "got 'off'"),
         ("max-num-seqs:", "expected a single value"),
         ("max-num-seqs: {a: 1}", "expected a single value"),
         ("override-generation-config: temperature", "expected a JSON object"),
