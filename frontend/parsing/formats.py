@@ -166,9 +166,8 @@ def with_reasoning_first(request: GenerateRequest, answer_format: AnswerFormat |
         return replace(request, structured=_in_channels(grammar, answer_format))
     if not answer_format.may_reason:
         return request
-    if answer_format.starts_in_reasoning:
-        return replace(request, structured=msgspec.structs.replace(grammar, after=row.end))
-    return replace(request, structured=msgspec.structs.replace(grammar, thoughts=row.pairs))
+    after = row.end if answer_format.starts_in_reasoning else ""
+    return replace(request, structured=msgspec.structs.replace(grammar, after=after, thoughts=row.pairs))
 
 
 def _in_channels(grammar: Structured, answer_format: AnswerFormat) -> Structured:

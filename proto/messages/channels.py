@@ -66,6 +66,7 @@ def behind_thought(structured: Structured, mark: Callable[[str], str], until: Ca
     closings = (structured.after,) if structured.after else tuple(closing for _, closing in structured.thoughts)
     ends = {f"end_{index}": closing for index, closing in enumerate(dict.fromkeys(closings))}
     thought = f"({' | '.join(ends)})"
-    if not structured.after:
-        thought = f"(({' | '.join(mark(opening) for opening, _ in structured.thoughts)}) {thought})?"
+    if structured.thoughts:
+        opening = f"({' | '.join(mark(opening) for opening, _ in structured.thoughts)})"
+        thought = f"{opening}? {thought}" if structured.after else f"({opening} {thought})?"
     return f"start: {thought} @body\n" + "".join(until(name, closing) for name, closing in ends.items())

@@ -54,7 +54,8 @@ class Structured(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     after: str = ""
     """End marker of free text that comes first (of a reasoning section); empty: there is none."""
     thoughts: tuple[tuple[str, str], ...] = ()
-    """Pairs of markers: free text between the opening and the closing one may come first, or nothing."""
+    """Pairs of markers: free text between the opening and the closing one may come first, or nothing. With `after` that
+    text must come, and an opening one may come before it."""
 
     def __post_init__(self) -> None:
         size = len(self.text.encode(errors="surrogatepass"))
