@@ -119,7 +119,7 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "download-dir": VllmFlag("set HF_HOME in the environment"),
     "enable-log-requests": _never("prompts never reach the log; use --otlp-traces-endpoint and request ids"),
     "enable-lora": _never(_NO_ADAPTERS),
-    "enable-reasoning": _never("reasoning is always split off; see --reasoning-parser"),
+    "enable-reasoning": _never("reasoning is split off without it; see --reasoning-parser"),
     "headless": _never(_ONE_HOST),
     "lora-modules": VllmFlag(_NO_ADAPTERS),
     "fully-sharded-loras": _never(_NO_ADAPTERS),
