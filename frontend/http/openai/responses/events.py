@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -35,7 +36,7 @@ class GrowingResponse:
         self._grown: list[str] = []
         """Pieces of the open item's text or arguments, which are joined when it closes."""
         self._lagging: list[api.TokenLogprobs] = []
-        """Logprobs of tokens that are parts of a character, whose text has not come."""
+        """Logprobs of tokens since the newest reasoning, text or call: their text may be held back."""
         self._logprobs: list[bytes] = []
         """Members of the open message's list of logprobs, encoded: the end tells them four times."""
 
@@ -54,13 +55,13 @@ class GrowingResponse:
             if event.reasoning:
                 yield from self._grow_reasoning(event.reasoning)
             if event.text:
-                yield from self._grow_text(event.text, [*self._lagging, *event.logprobs])
+                yield from self._grow_text(event.text, _beside(event.text, self._lagging, event.logprobs))
             for call in event.tool_calls:
                 yield from self._grow_call(call)
             if event.reasoning or event.text or event.tool_calls:
                 self._lagging.clear()
             else:
-                self._lagging += (entry for entry in event.logprobs if NO_CHARACTER in entry.text)
+                self._lagging += event.logprobs
         elif isinstance(event, api.Finished) and event.error is None:
             is_whole = event.finish_reason == "stop"
             yield from self._close("completed" if is_whole else "incomplete")
@@ -193,6 +194,24 @@ class GrowingResponse:
     def _event(self, type: str, **fields: Any) -> Json:
         self._sequence += 1
         return {"type": type, "sequence_number": self._sequence - 1, **fields}
+
+
+def _beside(
+    text: str, lagging: Sequence[api.TokenLogprobs], tokens: Sequence[api.TokenLogprobs]
+) -> Sequence[api.TokenLogprobs]:
+    """The tokens of a text that comes with `tokens`: those that wait and hold its beginning, too.
+
+    Marks and white space beside them wait as well, and are no text. Where a text is not what its tokens say, parts of
+    characters alone are taken to be its.
+    """
+    if not lagging:
+        return tokens
+    written = b"".join(entry.token_bytes for entry in (*lagging, *tokens))
+    begin = written.rfind(text.encode())
+    if begin < 0:
+        return [*(entry for entry in lagging if NO_CHARACTER in entry.text), *tokens]
+    ends = accumulate(len(entry.token_bytes) for entry in lagging)
+    return [*(entry for entry, end in zip(lagging, ends, strict=True) if end > begin), *tokens]
 
 
 def _copy(value: Json) -> Json:

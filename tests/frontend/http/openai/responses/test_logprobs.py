@@ -36,6 +36,7 @@ def delta(*tokens: str) -> api.Delta:
 
 
 ENTRY, OUTPUT = delta("x").logprobs, "response.output_text.delta"
+LOOK = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 
 
 def told(growing: GrowingResponse, event: api.Event) -> list[Any]:
@@ -69,8 +70,17 @@ def test_logprobs_of_tokens_whose_text_lags_come_with_it_and_others_tokens_are_n
     assert [one for one in deltas if one] == [["a"], ["\ufffd", "\xe9"], ["b"]]
 
 
-def test_logprobs_stand_beside_the_text_of_their_tokens_however_many_come_at_once(web, tokenizer):
-    said = '<think>hm</think>let me look<tool_call>{"name": "look", "arguments": {}}</tool_call>é so'
+@pytest.mark.parametrize(
+    ("said", "texts"),
+    [
+        (f"<think>hm</think>let me look{LOOK}é so", ["let me look", "é so"]),
+        (f"a < b{LOOK} so <tool_c", ["a < b", " so <tool_c"]),
+        (f"<think>a < b</think>\n\n<{LOOK}\n\nso", ["<", "\n\nso"]),
+        ("<tool_call>\n{look}</tool_call>", ["<tool_call>\n{look}</tool_call>"]),
+    ],
+)
+def test_logprobs_stand_beside_the_text_of_their_tokens_however_many_come_at_once(web, tokenizer, said, texts):
+    """Also of tokens that waited, because they might have begun a call."""
     tokens = tokenizer.encode(said).ids
     entries = tuple(PositionLogprobs(token, -1.0, 1) for token in tokens)
     tool = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
@@ -96,7 +106,7 @@ def test_logprobs_stand_beside_the_text_of_their_tokens_however_many_come_at_onc
 
             found = [await parts(num, stream) for num in (1, 7, len(tokens)) for stream in (False, True)]
             assert found == [found[0]] * len(found)
-            assert found[0] == (["let me look", "é so"],) * 2
+            assert found[0] == (texts,) * 2
 
     run(main)
 
