@@ -58,5 +58,5 @@ async def _chunks(
             while events := await stream.take():
                 yield b"".join(data(chunk) for event in events for chunk in answer.chunks(event))
     if payload.usage_at_end:
-        yield data(answer.usage_chunk(await count_tokens(context, "".join(answer.reasoning))))
+        yield data(answer.usage_chunk(await count_tokens(context, answer.reasoning)))
     yield DONE

@@ -1,6 +1,7 @@
 """Answers of `/v1/chat/completions`: the whole one, and the chunks of a stream."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -39,8 +40,13 @@ class ChatAnswer:
         self._called: set[int] = set()
         self._completion_tokens: dict[int, int] = {}
         self._usages: list[Usage] = []
-        self.reasoning: list[str] = []
-        """Pieces of reasoning so far, of all outputs."""
+        self._reasoning: defaultdict[int, list[str]] = defaultdict(list)
+        """Pieces of each output's reasoning so far."""
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning of a stream so far, of one output after the other, however they came."""
+        return "".join(piece for _, pieces in sorted(self._reasoning.items()) for piece in pieces)
 
     def whole(self, generation: api.Generation, reasoning_tokens: int) -> Json:
         """The answer to a request that does not stream."""
@@ -71,7 +77,7 @@ class ChatAnswer:
         elif isinstance(event, api.Delta):
             grown = _delta(event, self._request.functions is not None)
             if event.reasoning:
-                self.reasoning.append(event.reasoning)
+                self._reasoning[event.output_index].append(event.reasoning)
             if event.tool_calls:
                 self._called.add(event.output_index)
             count = self._completion_tokens.get(event.output_index, 0) + len(event.token_ids)

@@ -233,6 +233,32 @@ def test_reasoning_and_calls_are_fields_of_their_own(web, tokenizer, read_items,
     run(main)
 
 
+def test_reasoning_of_outputs_that_come_by_turns_is_counted_one_after_the_other(web, tokenizer, read_items):
+    """Read as it came, it would be "hheelllloo"."""
+    tokens = [tokenizer.token_to_id(letter) for letter in "<think>hello</think>hm"]
+    usage = {"n": 2, "stream_options": {"include_usage": True}}
+
+    async def by_turns(w) -> None:
+        number = (await w.scheduler.submitted(len(w.scheduler.submits) + 1)).number
+        await w.until(lambda: number in w.server.scheduler._streams._by_number)
+        stream = w.server.scheduler._streams._by_number[number]
+        for position, token in enumerate(tokens):
+            ends = [w.scheduler.finish(number, len(tokens), "stop", index) for index in (0, 1)]
+            both = [(index, position, token) for index in (0, 1)]
+            w.scheduler.outputs(number, both, ends if position + 1 == len(tokens) else [])
+            await w.until(lambda end=position + 1: all(one._num_read == end for one in stream.outputs))
+
+    async def main():
+        async with web(**PARSERS) as w:
+            answering = asyncio.create_task(by_turns(w))
+            *_, last, _ = read_items((await ask(w, stream=True, **usage)).text)
+            await answering
+            counted = 2 * len(tokenizer.encode("hello").ids)
+            assert last["usage"]["completion_tokens_details"] == {"reasoning_tokens": counted}
+
+    run(main)
+
+
 PART = {"type": "image_url", "image_url": {"url": "x"}}
 NAMED = {"type": "function", "function": {"name": "x"}}
 REFUSALS = [
