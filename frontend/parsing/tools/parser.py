@@ -156,7 +156,9 @@ class StateParser:
             self._held.append(text)
 
     def _emit_held(self) -> None:
-        """Emit what is held back as text: it belongs to no call."""
+        """Emit what is held back as text: it belongs to no call, and no more of a call that is told comes behind it."""
+        if self._held and not self.checks_arguments:
+            self._end_call()
         self._parts += self._held
         self._num_settled += sum(map(len, self._held))
         self._held.clear()

@@ -55,6 +55,14 @@ def test_what_a_whole_answer_takes_back_stands_where_it_was_written():
         assert told(events(pieces, answer_format("hermes", "mistral"), whole=True)) == parts
 
 
+def test_reasoning_in_a_broken_call_whose_rest_is_told_as_text_stands_in_that_text():
+    written = "<function_calls>\nf(a=1, b=oops, c=[THINK]hm[/THINK]2)\n</function_calls>"
+    told_call = ["call f", '{"a": 1']
+    parts = [told_call, ["text", " b=oops, c="], ["thought", "hm"], ["text", "2)\n</function_calls>"]]
+    for pieces in ([written], list(written)):
+        assert told(events(pieces, answer_format("olmo3", "mistral"), whole=False)) == parts
+
+
 def test_every_format_is_among_those_that_are_cut():
     assert set(FORMATS) == {row.name for row in TOOL_FORMATS}
 
