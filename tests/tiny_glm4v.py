@@ -70,5 +70,5 @@ OWN = {
 }
 FAMILY = TinyGlm("Glm4v", PATCH, VISION, TEXT, **OWN)
 MOE = TinyGlm("Glm4vMoe", PATCH, VISION, MOE_TEXT, **OWN)
-NEWER = TinyGlm("Glm46V", PATCH, VISION, TEXT, **OWN)
+NEWER = TinyGlm("Glm46V", PATCH, VISION, TEXT, **{**OWN, "processor_type": "Glm46VImageProcessor"})
 write_checkpoint, Reference = FAMILY.write_checkpoint, FAMILY.reference

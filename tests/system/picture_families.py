@@ -198,6 +198,11 @@ FAMILIES = {
         tiny_qwen3_vl_moe, {"two ranks, in chunks": (*TWO_RANKS, *CHUNKED)}, publish=tiny_qwen3_vl_moe.publish
     ),
     "GLM-4.1V": qwen(tiny_glm4v, OLDER),
+    "GLM-4.6V": Family(
+        tiny_glm4v.NEWER.write_checkpoint,
+        tiny_glm4v.NEWER.reference,
+        {"a divided tower, in chunks": (*DIVIDED, *CHUNKED)},
+    ),
     "GLM-4.5V": Family(
         tiny_glm4v.MOE.write_checkpoint,
         tiny_glm4v.MOE.reference,

@@ -230,11 +230,20 @@ def test_counted_as_built(name, size, bias):
         assert counted.num_parameters + counted.padding == sum(one.numel() for one in built.parameters())
 
 
-def test_the_tower_counts_in_what_a_model_needs(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(config_of()))
+@pytest.mark.parametrize("name", ["Glm4v", "Glm46V"])
+def test_the_tower_counts_in_what_a_model_needs(name, tmp_path):
+    """That of 4.6V is dense here, and its names are those of experts, too."""
+    (tmp_path / "config.json").write_text(json.dumps(config_of(name)))
     needs, refusals = fit(WorkerConfig(model=str(tmp_path)), Place(True, 1 << 30))
     built = sum(one.numel() for one in build_model(read_spec(tmp_path), context_of()).parameters())
     assert (refusals, needs.num_parameters, needs.weight_bytes) == ([], built, 2 * built)
+
+
+def test_a_dense_model_has_no_place_for_experts():
+    names = checkpoint_names(parse_spec(config_of("Glm46V"), {}))
+    assert not [name for name in names.linear if "experts." in name and "shared" not in name]
+    assert names.targets("model.language_model.layers.1.mlp.experts.gate_up_proj") is None
+    assert names.targets("model.language_model.layers.1.mlp.gate_up_proj.weight") is not None
 
 
 def test_the_largest_item_has_the_pixels_of_both_frames_of_a_patch(tmp_path):
