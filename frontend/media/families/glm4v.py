@@ -40,7 +40,8 @@ class GlmImages(QwenImages, frozen=True, forbid_unknown_fields=True, tag="glm4v"
 def read(files: ProcessorFiles) -> GlmImages:
     """The family of one model. Raises `ValueError` for settings that nothing here follows."""
     image, config = files.image, files.config
-    if (kind := config.get("model_type")) not in MODEL_TYPES:
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in MODEL_TYPES:
         known = ", ".join(MODEL_TYPES)
         raise ValueError(f"image_processor_type: only model_type {known} have it, got {kind!r:.64}")
     check_fixed(image, FIXED | FRAMES)

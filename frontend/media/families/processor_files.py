@@ -58,7 +58,7 @@ def check_fixed(settings: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
     """Raises `ValueError` for a setting that states another value than the one that is followed here."""
     for name, value in fixed.items():
         if settings.get(name, value) != value:
-            raise ValueError(f"{name}: {settings[name]!r} is not supported; only {value!r} is")
+            raise ValueError(f"{name}: {settings[name]!r:.64} is not supported; only {value!r} is")
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -7,10 +7,12 @@ from quire.frontend.media.refused import MediaRefused
 MAX_ASPECT = 200
 
 
-def check_aspect(height: int, width: int) -> None:
-    """Raises `MediaRefused` for sides that differ too much."""
+def check_aspect(height: int, width: int, sent: tuple[int, int] | None = None) -> None:
+    """Raises `MediaRefused` for sides that differ too much. `sent`: height and width as a client has them, where those
+    are others."""
     if max(height, width) > MAX_ASPECT * min(height, width):
-        message = f"one side of {width} x {height} pixels is more than {MAX_ASPECT} times the other; cut the image"
+        rows, columns = sent or (height, width)
+        message = f"one side of {columns} x {rows} pixels is more than {MAX_ASPECT} times the other; cut the image"
         raise MediaRefused(message)
 
 
@@ -18,10 +20,11 @@ def enlarged_size(
     height: int, width: int, unit: int, min_pixels: int, max_pixels: int, num_frames: int, num_counted: int
 ) -> tuple[int, int]:
     """`rounded_size` of frames that first become as high and as wide as a token. Raises `MediaRefused`."""
-    if min(height, width) < unit:
+    sent = height, width
+    if min(sent) < unit:
         scale = max(unit / height, unit / width)
         height, width = int(height * scale), int(width * scale)
-    check_aspect(height, width)
+    check_aspect(height, width, sent)
     return rounded_size(height, width, unit, min_pixels, max_pixels, num_frames, num_counted)
 
 

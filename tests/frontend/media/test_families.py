@@ -100,6 +100,11 @@ def test_an_image_of_glm_counts_twice_and_a_narrow_one_is_widened_first(height: 
         assert family.num_tokens(grid) <= family.max_tokens
 
 
+def test_a_narrow_image_of_glm_is_refused_by_the_sides_that_were_sent() -> None:
+    with pytest.raises(MediaRefused, match="one side of 4000 x 3 pixels is more than 200 times the other; cut"):
+        GLM.size(3, 4000)
+
+
 def glm(folder: Path, processor: dict, config: dict) -> GlmImages:
     family = read_family(write(folder, {"image_processor_type": "Glm4vImageProcessor"} | processor, config))
     assert isinstance(family, GlmImages)
@@ -131,6 +136,8 @@ def test_glms_settings_are_read_from_its_files(tmp_path: Path) -> None:
     ("processor", "config", "said"),
     [
         ({}, {"model_type": "qwen2_vl"}, "only model_type glm4v, glm46v, glm4v_moe have it, got 'qwen2_vl'"),
+        ({}, {"model_type": ["glm4v"]}, r"only model_type glm4v, glm46v, glm4v_moe have it, got \['glm4v'\]"),
+        ({"resample": "9" * 999}, {"model_type": "glm4v"}, "resample: '9{63} is not supported; only 3 is"),
         ({"temporal_patch_size": 1}, {"model_type": "glm4v"}, "temporal_patch_size: 1 is not supported; only 2 is"),
         ({"resample": 2}, {"model_type": "glm4v"}, "resample: 2 is not supported; only 3 is"),
         ({"patch_size": 0}, {"model_type": "glm4v"}, "patch: must be at least 1, got 0"),
