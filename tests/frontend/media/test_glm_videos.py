@@ -61,6 +61,13 @@ def test_a_rate_that_is_asked_for_goes_before_that_of_4_6_and_no_more_than_are_t
     assert (len(many), many[0], many[-1]) == (768, 0, 8999)
 
 
+@pytest.mark.parametrize("fps", [0.001, 0.003, 0.004])
+@pytest.mark.parametrize("num_frames", [1, 25, 7500, 7501, 90_000])
+def test_the_slowest_rate_still_reads_a_frame(fps: float, num_frames: int) -> None:
+    for videos in (OLDER, NEWER):
+        assert videos.with_settings({"fps": fps}).sample(num_frames, 25.0) == [0, 0]
+
+
 @given(st.integers(2, 768), SIDES, SIDES)
 @example(2, 1, 1)
 @example(3, 27, 6000)

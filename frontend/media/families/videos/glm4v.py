@@ -59,7 +59,7 @@ class GlmVideos(Qwen3Videos, frozen=True, forbid_unknown_fields=True, tag="glm4v
         if duration <= MAX_SECONDS:
             count = max(math.floor(duration * self.fps), 1)
             return [min(last, math.ceil(place * fps / self.fps)) for place in range(count)]
-        count = int(MAX_SECONDS * self.fps)
+        count = max(int(MAX_SECONDS * self.fps), 1)
         if count >= num_frames:
             return list(range(num_frames))
         return [min(last, math.ceil(second * fps)) for second in np.linspace(0, duration, count).tolist()]
