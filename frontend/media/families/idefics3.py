@@ -22,6 +22,15 @@ FIXED = {"do_resize": True, "do_convert_rgb": True, "resample": LANCZOS}
 """Settings that have one value here."""
 SPLITTING = "do_image_splitting"
 SETTINGS = ("size", SPLITTING)
+STATED = {
+    "longest": "size",
+    "is_cut": SPLITTING,
+    "side": "max_image_size",
+    "placeholder_id": "image_token_id",
+    "patch": "vision_config.patch_size",
+    "merge": "scale_factor",
+}
+"""Fields of a family -> their names in files."""
 MODEL_TYPES = ("idefics3", "smolvlm")
 DEFAULT_TILE, DEFAULT_LONGEST = 364, 1456
 DEFAULT_TOKEN = 128_257
@@ -55,7 +64,7 @@ class IdeficsImages(Squares, frozen=True, forbid_unknown_fields=True, tag="idefi
             message = f"tiles of {self.side} pixels have no whole squares of {self.merge} patches of {self.patch}"
             raise ValueError(f"max_image_size: {message}")
         if not 1 <= self.longest <= MAX_SIDE or self.max_items > MAX_TILES + 1:
-            most = min(math.isqrt(MAX_TILES) * self.side, MAX_SIDE)
+            most = min(math.isqrt(MAX_TILES) * self.side // 2 * 2, MAX_SIDE)  # an odd one may grow by a pixel
             raise ValueError(f"size: longest_edge must be from 1 to {most} pixels, got {self.longest}")
 
     @property
@@ -189,6 +198,6 @@ def _converted(values: Mapping[str, Any]) -> IdeficsImages:
         return msgspec.convert(values, IdeficsImages)
     except msgspec.ValidationError as error:
         found = str(error)
-        for field, name in (("longest", "size"), ("is_cut", SPLITTING), ("side", "max_image_size")):
+        for field, name in STATED.items():
             found = found.replace(f"$.{field}", name)
         raise ValueError(found) from error

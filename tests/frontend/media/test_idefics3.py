@@ -226,6 +226,15 @@ def test_settings_that_cannot_be_followed_are_refused_by_name(overrides, said, f
         read_family(folder, overrides)
 
 
+@pytest.mark.parametrize("side", [34, 35])
+def test_the_longer_side_that_a_refusal_names_is_taken(side: int) -> None:
+    most = 11 * side // 2 * 2
+    family = family_of(side=side, patch=side // 4, longest=most)
+    assert family.max_items == 11**2 + 1
+    with pytest.raises(ValueError, match=f"longest_edge must be from 1 to {most} pixels, got {most + 1}"):
+        family.with_settings({"size": {"longest_edge": most + 1}})
+
+
 @pytest.mark.parametrize(
     ("processor", "config", "said"),
     [
@@ -237,7 +246,9 @@ def test_settings_that_cannot_be_followed_are_refused_by_name(overrides, said, f
         ({}, {"model_type": "idefics2"}, "only model_type idefics3 and smolvlm have it, got 'idefics2'"),
         ({}, {"scale_factor": 3}, "tiles of 34 pixels have no whole squares of 3 patches of 8"),
         ({}, {"scale_factor": 4}, "image_seq_len: processor_config.json has 4, but tiles of config.json have 1 tokens"),
-        ({}, {"image_token_id": "<image>"}, "placeholder_id"),
+        ({}, {"image_token_id": "<image>"}, "Expected `int`, got `str` - at `image_token_id`"),
+        ({}, {"scale_factor": "2"}, "Expected `int`, got `str` - at `scale_factor`"),
+        ({}, {"vision_config": {"image_size": TILE, "patch_size": 8.5}}, "at `vision_config.patch_size`"),
         ({}, {"vision_config": {"image_size": TILE, "patch_size": 0}}, "no whole squares of 2 patches of 0"),
         ({}, {"vision_config": None}, "max_image_size: vision_config of config.json must state image_size"),
     ],
