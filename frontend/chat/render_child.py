@@ -14,6 +14,7 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
+import jinja2.visitor
 from jinja2.meta import find_undeclared_variables
 
 from quire.frontend.chat.call_forms import CallForms, is_content
@@ -64,12 +65,19 @@ class CheckedSource(NamedTuple):
     """Names that it reads and does not set itself."""
 
 
+class _Unfolded(jinja2.visitor.NodeTransformer):
+    """Takes the constants out of a tree: Jinja computes what holds nothing else, such as 9**9**9, where it compiles."""
+
+    def visit_Const(self, node: jinja2.nodes.Const) -> jinja2.nodes.Name:
+        return jinja2.nodes.Name("range", "load", lineno=node.lineno)  # a name that no template misses
+
+
 def check_source(source: str) -> CheckedSource:
     """Raises `TemplateError`."""
     known = environment()
     try:
         tree = known.parse(source)
-        variables = frozenset(find_undeclared_variables(known.parse(source)))  # which folds constants in its tree
+        variables = frozenset(find_undeclared_variables(_Unfolded().visit(known.parse(source))))
     except (jinja2.TemplateError, RecursionError) as error:
         raise TemplateError(f"chat template: {_first_line(error)}") from error
     for kind, names in ((jinja2.nodes.Filter, known.filters), (jinja2.nodes.Test, known.tests)):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from quire.frontend.chat.checks import RESERVED, check_chat
 from quire.frontend.chat.load_template import load_template
-from quire.frontend.chat.render_child import TemplateError
+from quire.frontend.chat.render_child import TemplateError, check_source
 from quire.frontend.chat.template import ChatTemplate, RenderedChat
 from quire.proto.api import Chat, ChatMessage, TextPart, Tool, ToolCall
 from quire.proto.messages.params import ParameterError
@@ -211,6 +212,20 @@ def test_a_template_can_refuse_and_its_reason_is_told():
 def test_a_broken_template_is_refused_at_the_start(source):
     with pytest.raises(TemplateError):
         made(source)
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ 'x' * 20000000 }}", "{% autoescape 'x' | center(20000000) %}{% endautoescape %}"]
+)
+def test_constants_of_a_template_are_not_computed_outside_of_its_process(source):
+    tracemalloc.start()
+    try:
+        made(source + "{{ a + 1 if b else range(c) }}")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000
+    assert check_source(source + "{{ a + 1 if b else range(c) }}").variables == {"a", "b", "c"}
 
 
 def test_templates_are_found_in_every_usual_place(tmp_path):
