@@ -9,6 +9,7 @@ import msgspec
 from quire.frontend.parsing.reasoning import table as reasoning_table
 from quire.frontend.parsing.reasoning.parser import ReasoningParser
 from quire.frontend.parsing.reasoning.wish import wanted
+from quire.frontend.parsing.reasoning.wrapped_answer import WrappedAnswerParser
 from quire.frontend.parsing.shown import Shown
 from quire.frontend.parsing.tools import table as tools_table
 from quire.frontend.parsing.tools.forced import (
@@ -47,6 +48,8 @@ class AnswerFormat:
     """True: only the first tool call is shown."""
     id_length: int = 0
     """Length of the ids of its calls; see `StateParser`."""
+    begun: str = ""
+    """The message that the client has begun, which the output goes on with."""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -60,7 +63,11 @@ class AnswerFormat:
         if self.reasoning is None or self.reasoning.is_joint:
             return None
         finds_calls = self.tools is not None and self.tools not in (NamedParser, RequiredParser)
-        return self.reasoning.parser(self.starts_in_reasoning, may_reason=self.may_reason, finds_calls=finds_calls)
+        row, inside = self.reasoning, self.starts_in_reasoning
+        parser = row.parser(inside, may_reason=self.may_reason, finds_calls=finds_calls)
+        if isinstance(parser, WrappedAnswerParser) and self.begun and not self.may_reason:
+            parser.go_on(self.begun)
+        return parser
 
     def tool_parser(self, whole: bool) -> StateParser | None:
         """`whole`: the answer is given whole, and may take back what turns out to be no call."""
@@ -112,23 +119,26 @@ class AnswerFormats:
     def for_chat(self, chat: Chat, prompt_end: str, show_reasoning: bool) -> AnswerFormat | None:
         """The format of a checked chat's answers; None when they are text and nothing else."""
         row = self.reasoning
-        if row is not None and chat.continue_final_message:
-            continued = chat.messages[-1].text
-            prompt_end = row.start if continued.rfind(row.start) > continued.rfind(row.end) else row.end
+        begun = chat.messages[-1].text if chat.continue_final_message else ""
+        if row is not None and begun:
+            prompt_end = row.start if _in_thought(begun, row.pairs) else row.end
         parser, offered = self._tools(chat)
         if row is None and parser is None:
             return None
         wish = wanted(json.loads(chat.template_kwargs or "{}"))
         is_switched_on = row is not None and (not row.switch or wish is True)
+        starts_in_reasoning = row is not None and row.starts_in_reasoning(prompt_end, wish is False)
+        may_begin = row is not None and not row.closes_reasoning(prompt_end) and is_switched_on
         return AnswerFormat(
             reasoning=row,
-            starts_in_reasoning=row is not None and row.starts_in_reasoning(prompt_end, wish is False),
-            may_reason=row is not None and not row.closes_reasoning(prompt_end) and is_switched_on,
+            starts_in_reasoning=starts_in_reasoning,
+            may_reason=starts_in_reasoning or may_begin,
             show_reasoning=show_reasoning,
             tools=parser,
             offered=offered,
             single_call=chat.parallel_tool_calls is False,
             id_length=self.id_length or (0 if self.tools is None else self.tools.parser.id_length),
+            begun=begun,
         )
 
     def _tools(self, chat: Chat) -> tuple[type[StateParser] | None, Sequence[Tool]]:
@@ -141,6 +151,12 @@ class AnswerFormats:
         if not chat.tools or choice == "none" or self.tools is None:
             return None, ()
         return self.tools.parser, chat.tools
+
+
+def _in_thought(begun: str, pairs: Sequence[tuple[str, str]]) -> bool:
+    """True where a message that has begun so is in its reasoning."""
+    starts, ends = zip(*pairs, strict=True)
+    return max(map(begun.rfind, starts)) > max(map(begun.rfind, ends))
 
 
 def with_forced_calls(request: GenerateRequest, chat: Chat, formats: AnswerFormats) -> GenerateRequest:

@@ -28,11 +28,20 @@ class WrappedAnswerParser(ThinkParser):
         `thinks`: False where the prompt has closed the reasoning.
         """
         super().__init__(start, end, starts_in_reasoning)
-        self._opening = answer[0]
+        self._end, (self._opening, self._closing) = end, answer
         self._answer_end = PartialMatcher(answer[1])
         self._dropped = PartialMatcher(*dropped) if dropped else None
         if not thinks:
             self._state = self._closed
+
+    def go_on(self, begun: str) -> None:
+        """Go on behind a message that has begun so, with its reasoning over."""
+        begun = begun.rstrip()
+        if begun.endswith(self._opening):
+            self._state = self._unwrapped
+        elif not begun.endswith(self._end):
+            is_wrapped = begun.rfind(self._opening) > begun.rfind(self._closing)
+            self._state = self._wrapped if is_wrapped else self._answer
 
     def finish(self) -> Piece:
         if self._state == self._wrapped:

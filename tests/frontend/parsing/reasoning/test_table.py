@@ -234,6 +234,25 @@ def test_what_a_client_has_begun_is_gone_on_with_as_what_it_is(name, begun, reas
     assert whole(found, "so</think>") == (reasoning, text)
 
 
+@pytest.mark.parametrize(
+    ("name", "begun", "said", "shown"),
+    [
+        ("granite33", "<think>hm</think><response>Well", "\n\nso</response>", ("", "\n\nso")),
+        ("granite33", "<think>hm</think>\n", "\n<response>so</response>", ("", "so")),
+        ("granite33", "<think>hm</think><response>", "\nso</response>", ("", "so")),
+        ("granite33", "Well", "\n\nso</response>", ("", "\n\nso</response>")),
+        ("granite33", "<think>hm", "so</think><response>yes</response>", ("so", "yes")),
+        ("hunyuan_a13b", "<think>hm</think><answer>Well", " so</answer>", ("", " so")),
+        ("granite", "Here is my thought process: hm", "so Here is my response:yes", ("so ", "yes")),
+        ("granite", "Here's my thought process: hm", "so Here's my response:yes", ("so ", "yes")),
+    ],
+)
+def test_marks_of_an_answer_or_thought_that_a_client_has_begun_are_taken_off(name, begun, said, shown):
+    chat = Chat([*USER, ChatMessage("assistant", begun)], continue_final_message=True)
+    found = AnswerFormats.choose("", name).for_chat(chat, begun, show_reasoning=True)
+    assert whole(found, said) == shown
+
+
 def test_a_thought_is_looked_for_where_granites_template_asks_for_one():
     assert constrained("granite", "", "choice").thoughts == ()
 
