@@ -175,6 +175,8 @@ def test_what_cannot_be_served_is_refused_by_its_field(file, fields, text, folde
         ),
         ({1: {"type": "sentence_transformers.models.Dense"}}, "has the stages Transformer, Dense, Dense; supported:"),
         ({2: {"path": "../2_Dense"}}, "the path '../2_Dense' of .* is not a folder"),
+        ({2: {"path": ".."}}, "the path '..' of .* is not a folder"),
+        ({2: {"path": "x" * 300}}, r"the path 'x+\.\.\. of .* is not a folder"),
     ],
 )
 def test_stages_in_another_order_or_of_other_code_are_refused(changes, text, folder):

@@ -18,6 +18,8 @@ ARGUMENTS: Final = ("processor_kwargs", "tokenizer_args")
 """Names of what the tokenizer is opened with."""
 CROSS_ENCODER: Final = "CrossEncoder"
 LIBRARY: Final = "sentence_transformers."
+MOST_NAME_BYTES: Final = 255
+"""Most bytes of a folder's name."""
 
 
 def stages_of(model_dir: Path) -> list[tuple[str, str]]:
@@ -41,11 +43,17 @@ def _stages(model_dir: Path) -> Iterator[tuple[str, str]]:
         kind, folder = stage.get("type"), stage.get("path", "")
         if not isinstance(kind, str) or not kind.startswith(LIBRARY):
             raise ModelError(MODULES, f"stage {shown(kind)} is code of the model's own, which is never run")
-        if not isinstance(folder, str) or Path(folder).name != folder:
+        if not isinstance(folder, str) or not _may_lie_here(folder):
             raise ModelError(
                 MODULES, f"the path {shown(folder)} of {shown(kind)} is not a folder of the checkpoint's own"
             )
         yield kind.rpartition(".")[2], folder
+
+
+def _may_lie_here(folder: str) -> bool:
+    """False for a way out of the checkpoint, and for a name that the system refuses to look for."""
+    is_short = len(folder.encode(errors="surrogatepass")) <= MOST_NAME_BYTES
+    return is_short and folder != ".." and Path(folder).name == folder
 
 
 def settings_of(model_dir: Path, kind: str) -> Config:
