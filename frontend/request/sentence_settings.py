@@ -20,6 +20,8 @@ TASKS: Final[Mapping[str, Task]] = {"SentenceTransformer": "embed", "CrossEncode
 PROMPTS: Final = {"query": "", "document": ""}
 """Those that every model to embed with has."""
 SHOWN: Final = 64
+MOST_REPEATED: Final = 400
+"""Most characters of an error, or of a list of names, that a sentence repeats."""
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
@@ -47,7 +49,7 @@ class SentenceSettings(msgspec.Struct, frozen=True):
         if name is None:
             return ""
         if name not in known:
-            listed = f"it has {', '.join(known)}" if known else "it has none"
+            listed = f"it has {_listed(known)}" if known else "it has none"
             raise ParameterError("prompt_name", f"{name[:SHOWN]!r} is no prompt of this model; {listed}")
         return known[name]
 
@@ -79,11 +81,11 @@ def sentence_settings(model_dir: Path) -> SentenceSettings:
         default = msgspec.convert(stated.get("default_prompt_name"), str | None)
         dimensions = msgspec.convert(stated.get("truncate_dim"), int | None)
         similarity = msgspec.convert(stated.get("similarity_fn_name") or "cosine", Similarity)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{path}: {error}") from error
+    except (msgspec.ValidationError, UnicodeError) as error:
+        raise ValueError(f"{path}: {_reason(error)}") from error
     prompts = (PROMPTS if task == "embed" else {}) | {name: text or "" for name, text in named.items()}
     if default is not None and default not in prompts:
-        raise ValueError(f"{path}: default_prompt_name: {default[:SHOWN]!r} is none of prompts: {', '.join(prompts)}")
+        raise ValueError(f"{path}: default_prompt_name: {default[:SHOWN]!r} is none of prompts: {_listed(prompts)}")
     if dimensions is not None and dimensions < 1:
         raise ValueError(f"{path}: truncate_dim: must be at least 1, got {dimensions}")
     return SentenceSettings(last == "Normalize", task, prompts, default, dimensions, similarity, _chats(model_dir))
@@ -99,4 +101,13 @@ def _read(path: Path, kind: Any) -> Any:
     try:
         return msgspec.convert(json.loads(path.read_bytes()), kind)
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: does not read: {error}") from error
+        raise ValueError(f"{path}: does not read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The text of an error, cut: some repeat a value that may be of any length."""
+    return str(error)[:MOST_REPEATED]
+
+
+def _listed(names: Mapping[str, str]) -> str:
+    return ", ".join(names)[:MOST_REPEATED]

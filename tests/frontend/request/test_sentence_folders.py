@@ -159,6 +159,12 @@ def test_vectors_are_cut_after_their_length_was_made_1_unless_a_request_cuts(ask
         ({"default_prompt_name": "mine"}, "default_prompt_name: 'mine' is none of prompts: query, document"),
         ({"prompts": {"a": 1}}, r"Expected `str \| null`, got `int` - at `\$\[\.\.\.\]`"),
         ({"truncate_dim": 0}, "truncate_dim: must be at least 1, got 0"),
+        ({"similarity_fn_name": "x" * 9999}, r"config_sentence_transformers\.json: Invalid enum value 'x{99,400}$"),
+        ({"similarity_fn_name": "\ud800"}, r"config_sentence_transformers\.json: .* surrogates not allowed"),
+        (
+            {"default_prompt_name": "mine", "prompts": dict.fromkeys(map(str, range(9999)), "")},
+            r"none of prompts: query, document, 0, 1, .{300,400}$",
+        ),
     ],
 )
 def test_settings_that_nothing_can_be_made_of_are_refused_at_start(fields, text, tmp_path):
