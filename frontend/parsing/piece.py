@@ -32,6 +32,8 @@ class Piece:
 
     def runs(self) -> list["Piece"]:
         """The piece as at least one, each of which is reasoning, then text, then calls."""
+        if len(self.parts) < 2:
+            return [self]
         runs: list[list[Part]] = [[]]
         for part in self.parts:
             if runs[-1] and RANKS[type(part)] < RANKS[type(runs[-1][-1])]:

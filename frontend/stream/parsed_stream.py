@@ -1,7 +1,6 @@
 """A request's stream whose text is parsed: split into reasoning, tool calls and the rest, in the order of the text."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from quire.frontend.parsing.formats import AnswerFormat
 from quire.frontend.parsing.piece import Part, Piece
@@ -112,7 +111,7 @@ def _deltas(event: api.Delta, piece: Piece) -> list[api.Delta]:
     for run in runs:
         delta = api.Delta(event.output_index, run.text, (), (), run.reasoning, run.calls)
         if run is bearer:
-            delta = replace(delta, token_ids=event.token_ids, logprobs=event.logprobs)
+            delta.token_ids, delta.logprobs = event.token_ids, event.logprobs
         if run.parts or delta.token_ids or delta.logprobs:
             deltas.append(delta)
     return deltas
