@@ -1,9 +1,9 @@
 """Acts of time, workers and operators: messages in any order, deaths, late messages, drains. All at random."""
 
-from engine import Engine
 from fake_memory import Broken, demand
 from frontends import Frontends
 from msgspec import structs
+from simulated_engine import Engine
 
 from quire.proto.messages.plans import StepResult
 from quire.proto.transport.wire import ints, worker_decoder

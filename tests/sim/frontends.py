@@ -3,10 +3,10 @@
 import oracle
 from admission import Verdict, verdict
 from clients import Key, Output, Request
-from engine import Engine
 from fake_memory import demand
 from images import shown
 from knobs import draw_submit
+from simulated_engine import Engine
 
 from quire.proto.messages.introspection import ExplainQuery, LoadQuery, MetricsQuery, StatusQuery
 from quire.proto.messages.requests import Abort, AbortLabels, Submit

@@ -4,11 +4,11 @@ import random
 from collections.abc import Callable
 
 from drafts import Drafts
-from engine import Engine
 from fake_memory import Broken, demand
 from fate import Fate
 from frontends import Frontends
 from knobs import draw_knobs
+from simulated_engine import Engine
 
 from quire.proto.messages.introspection import LoadQuery, LoadReply
 from quire.scheduler.core import invariants
