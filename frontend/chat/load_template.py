@@ -27,8 +27,6 @@ def load_template(
     older = os.path.join(directory, "chat_template.json")
     if (of_processor := _settings(older).get("chat_template")) is not None:
         source, path = of_processor, older
-    named: list[dict[str, Any]] = source if isinstance(source, list) else [{"name": DEFAULT, "template": source}]
-    sources = {str(entry.get("name")): str(entry["template"]) for entry in named if entry.get("template") is not None}
     beside = os.path.join(directory, "chat_template.jinja")
     chosen = override or (beside if os.path.isfile(beside) else "")
     if chosen:
@@ -36,6 +34,8 @@ def load_template(
         with_tools = os.path.join(directory, "additional_chat_templates", f"{WITH_TOOLS}.jinja")
         if not override and os.path.isfile(with_tools):
             sources[WITH_TOOLS] = _read(with_tools)
+    else:
+        sources = _named(source, path)
     sources = {name: source for name, source in sources.items() if name in (DEFAULT, WITH_TOOLS)}
     if DEFAULT not in sources and otherwise:
         sources = {DEFAULT: otherwise}
@@ -47,6 +47,20 @@ def load_template(
     except TemplateError as error:
         where = f"chat_template: {override}" if override else chosen or path
         raise TemplateError(f"{where}: {error}") from error
+
+
+def _named(source: object, path: str) -> dict[str, str]:
+    """The templates of a file by their names: of a text, or of a list of objects. Raises `TemplateError`."""
+    entries = source if isinstance(source, list) else [{"name": DEFAULT, "template": source}]
+    found: dict[str, str] = {}
+    for entry in entries:
+        text = entry.get("template") if isinstance(entry, dict) else entry
+        if not isinstance(entry, dict) or not isinstance(text, str | None):
+            wanted = "must be a text, or a list of objects with a name and a text as template"
+            raise TemplateError(f"{path}: chat_template: {wanted}, got {text!r:.64}; set --chat-template FILE")
+        if text is not None:
+            found[str(entry.get("name"))] = text
+    return found
 
 
 def _settings(path: str) -> dict[str, Any]:

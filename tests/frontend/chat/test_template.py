@@ -302,3 +302,12 @@ def test_a_template_that_goes_through_parts_is_given_texts_as_parts():
 )
 def test_one_that_asks_for_texts_is_given_texts(loop, shown):
     assert render("{% for m in messages %}" + loop + "{% endfor %}") == shown
+
+
+@pytest.mark.parametrize("stated", [["text"], [{"name": "default", "template": ["text"]}], [None], {"default": "x"}, 7])
+def test_a_template_that_is_no_text_is_refused_in_a_sentence(tmp_path, stated):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": stated}))
+    with pytest.raises(TemplateError, match="chat_template: must be a text, or a list"):
+        load_template(str(tmp_path), "", ())
+    (tmp_path / "chat_template.jinja").write_text("another")
+    assert load_template(str(tmp_path), "", ()).sources == {"default": "another"}
