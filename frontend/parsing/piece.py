@@ -1,7 +1,7 @@
 """The parts that parsers find in a model's text, in the order in which the model wrote them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from quire.proto.api import Thought, ToolCallDelta
 
@@ -11,8 +11,7 @@ RANKS: dict[type, int] = {Thought: 0, str: 1, ToolCallDelta: 2}
 """The order within a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """The parts found in a piece of the model's text."""
 
     parts: tuple[Part, ...] = ()

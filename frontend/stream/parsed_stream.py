@@ -105,6 +105,8 @@ def _deltas(event: api.Delta, piece: Piece) -> list[api.Delta]:
 
     Tokens and logprobs come with the first that has text, since they are told beside it, else with the first one.
     """
+    if piece.parts == (event.text,):
+        return [event]  # most deltas are text and nothing else
     runs = piece.runs()
     bearer = next((run for run in runs if run.text), runs[0])
     deltas = []
