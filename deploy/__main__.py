@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from quire.deploy.flags.arguments import Parser, UsageError
 from quire.deploy.flags.command_parser import CommandParser
+from quire.deploy.supervisor.signals import Stopped, StopSignals
 from quire.proto.process import exit_codes
 from quire.proto.process.version import version
 
@@ -51,11 +52,14 @@ def main(
     arguments: list[str] | None = None, adjust: Callable[[argparse.Namespace], None] = lambda namespace: None
 ) -> int:
     """The exit code. `adjust` may change what was parsed before it runs, or raise `UsageError`."""
-    namespace = build_parser().parse_args(arguments)
+    signals = StopSignals()
     try:
-        adjust(namespace)
-        code: int = namespace.func(namespace)
-        return code
+        with signals.raised():
+            namespace = build_parser().parse_args(arguments)
+            adjust(namespace)
+            namespace.stop_signals = signals
+            code: int = namespace.func(namespace)
+            return code
     except UsageError as error:
         print(f"quire: error: {error}", file=sys.stderr)
         return exit_codes.REFUSED
@@ -64,6 +68,8 @@ def main(
         return exit_codes.PIPE_CLOSED
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
+    except Stopped:
+        return exit_codes.TERMINATED
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import os
 import resource
 import sys
@@ -14,6 +13,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer, ListenError
 from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
+from quire.proto.process.log_stream import begin_log
 from quire.proto.process.parent_death import tie_to_parent
 from quire.proto.process.process_exit import exit_after
 
@@ -41,7 +41,7 @@ def main() -> int:
     try:
         config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=FrontendConfig)
         flags = config.flags
-        logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        begin_log(config.log_level, "%(asctime)s %(levelname)s %(name)s %(message)s")
         asyncio.run(serve(config))
     except (ValueError, ListenError) as error:
         print(f"frontend: {in_flags(str(error), flags)}", file=sys.stderr)

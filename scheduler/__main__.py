@@ -1,6 +1,5 @@
 """`python -m quire.scheduler CONFIG.json`: one per engine."""
 
-import logging
 import signal
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import msgspec
 import zmq
 
 from quire.proto.process import exit_codes
+from quire.proto.process.log_stream import begin_log
 from quire.proto.process.parent_death import tie_to_parent
 from quire.proto.process.process_exit import exit_after
 from quire.scheduler.config import SchedulerConfig
@@ -18,7 +18,7 @@ from quire.scheduler.loop import SchedulerLoop
 def main() -> int:
     tie_to_parent()
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=SchedulerConfig)
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    begin_log(config.log_level, "%(asctime)s %(levelname)s %(name)s %(message)s")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     loop = SchedulerLoop(config, context)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())

@@ -5,7 +5,6 @@ Exit codes: see `quire.proto.process.exit_codes`; the last log lines say why.
 
 import argparse
 import contextlib
-import logging
 import signal
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from quire.kernels.cpu.native import NativeLibraryMissingError
 from quire.kernels.gpu.tile_table import TileTableError
 from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
+from quire.proto.process.log_stream import begin_log
 from quire.proto.process.process_exit import exit_now, exit_on
 from quire.proto.transport.channel import Dealer
 from quire.proto.transport.wire import plan_decoder
@@ -49,10 +49,7 @@ def main() -> int:
 
 def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
     """Run one rank until it is stopped or fails; the exit code."""
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s worker rank={rank} epoch={epoch} %(message)s",
-    )
+    begin_log(config.log_level, f"%(asctime)s %(levelname)s worker rank={rank} epoch={epoch} %(message)s")
     # Ctrl-C reaches the whole terminal; the supervisor decides how the group ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_on(signal.SIGTERM, exit_codes.SUCCESS)

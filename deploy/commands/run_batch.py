@@ -2,9 +2,7 @@
 
 import argparse
 import os
-import signal
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,13 +15,14 @@ from quire.deploy.batch.requests_file import Sendable, Unsendable, read_requests
 from quire.deploy.batch.run import BatchRun
 from quire.deploy.batch.server import Gone, Server
 from quire.deploy.commands.connect import first_key
-from quire.deploy.commands.serve import LineWriter, run_engine, timed
+from quire.deploy.commands.serve import run_engine, timed
 from quire.deploy.flags.arguments import UsageError, add_serve_arguments, gather
 from quire.deploy.flags.options import ServeOptions
-from quire.deploy.supervisor.signals import SignalCounter
+from quire.deploy.supervisor.signals import StopSignals
 from quire.frontend.config import FrontendConfig
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.process import exit_codes
+from quire.proto.process.log_stream import logged
 
 CONCURRENCY = 128
 MAX_CONCURRENCY = 1024
@@ -67,7 +66,12 @@ class _Batch:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when every request got its answer, 1 otherwise. Raises `UsageError` for what must be changed first."""
-    log = timed(LineWriter(sys.stderr))
+    with logged() as (_, errors):
+        return _run(arguments, errors.write_line)
+
+
+def _run(arguments: argparse.Namespace, relay: Callable[[str], None]) -> int:
+    log = timed(relay)
     model, options = gather(arguments)
     if not 1 <= arguments.concurrency <= MAX_CONCURRENCY:
         raise UsageError(f"--concurrency: must be in [1, {MAX_CONCURRENCY}], got {arguments.concurrency}")
@@ -92,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         known = os.environ.get("QUIRE_API_KEY") or os.environ.get("VLLM_API_KEY") or ""
         key = first_key(options.api_key_file) or known.partition(" ")[0] or None
         if url is None:
-            return _with_engine(batch, model, options, key)
+            return _with_engine(batch, model, options, key, relay, arguments.stop_signals)
         return _end(batch.run(lambda stop: Server(url, key, context, stop)), log)
 
 
@@ -129,7 +133,14 @@ def _end(work: BatchRun, log: Callable[[str], None]) -> int:
     return exit_codes.FAILED if work.num_failed else exit_codes.SUCCESS
 
 
-def _with_engine(batch: _Batch, model: str, options: ServeOptions, key: str | None) -> int:
+def _with_engine(
+    batch: _Batch,
+    model: str,
+    options: ServeOptions,
+    key: str | None,
+    relay: Callable[[str], None],
+    signals: StopSignals,
+) -> int:
     """Start an engine on this machine alone, work through the batch, and end it: the exit code."""
     works: list[tuple[BatchRun, threading.Thread]] = []
     ends: list[int] = []
@@ -140,15 +151,15 @@ def _with_engine(batch: _Batch, model: str, options: ServeOptions, key: str | No
 
         def work_and_end() -> None:
             ends.append(_end(work, batch.log))
-            os.kill(os.getpid(), signal.SIGTERM)  # the engine has done its work
+            signals.count += 1  # the engine has done its work
 
         works.append((work, threading.Thread(target=work_and_end, daemon=True)))
         works[-1][1].start()
 
     options = replace(options, host=LOCAL, http_port=0, grpc_port=0, ssl_certfile="", ssl_keyfile="", ssl_ca_certs="")
-    with SignalCounter():  # its own signal may come when the engine is over
-        code = run_engine(model, options, [], batch.log, on_ready)
-        interrupted = not ends
+    code = run_engine(model, options, [], batch.log, relay, on_ready, signals)
+    interrupted = not ends
+    with signals.counted():
         for work, thread in works:
             work.stop.set()
             thread.join()

@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 import msgspec
 
@@ -27,11 +26,13 @@ from quire.deploy.overrides import by_origin
 from quire.deploy.supervisor.port_claim import PortClaim
 from quire.deploy.supervisor.process import API_KEY_VARIABLE
 from quire.deploy.supervisor.rundir import RunDir
+from quire.deploy.supervisor.signals import Stopped, StopSignals
 from quire.deploy.supervisor.supervised_engine import SupervisedEngine
 from quire.deploy.supervisor.supervisor import Supervisor
 from quire.frontend.config import KEY, FrontendConfig
 from quire.proto.messages.requests import ModelFacts, Welcome
 from quire.proto.process import exit_codes
+from quire.proto.process.log_stream import logged
 
 DESCRIPTION = "Start scheduler, workers and frontends for one model and serve until SIGTERM or Ctrl-C."
 
@@ -107,22 +108,6 @@ def _module(name: str, config: Path) -> list[str]:
     return [sys.executable, "-P", "-m", f"quire.{name}", str(config)]
 
 
-class LineWriter:
-    """Writer of whole lines to a stream, until nobody reads it: serving goes on without a reader."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._open = True
-
-    def __call__(self, line: str) -> None:
-        if not self._open:
-            return
-        try:
-            print(line, file=self._stream, flush=True)
-        except (OSError, ValueError):  # a closed pipe, a vanished terminal
-            self._open = False
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_serve_arguments(parser)
     add_other_flags(parser, LLAMA_FLAGS | SGLANG_FLAGS | TGI_FLAGS)
@@ -167,25 +152,30 @@ def _pass_keys_on(keys: list[str]) -> None:
 
 def run(namespace: argparse.Namespace) -> int:
     """The exit code. Raises `UsageError` before anything has started."""
-    out = LineWriter(sys.stdout)
-    log = timed(out)
     given_model, options = gather(namespace)
     if namespace.print_config:
         with closing(RunDir(options.run_dir)) as run_dir:
             model = resolve(
                 given_model, options.load_format, run_dir.path, options.tokenizer, overrides=options.hf_overrides
             )
-            out(show(compose(options, model, run_dir)))
+            print(show(compose(options, model, run_dir)))
         return exit_codes.SUCCESS
-    for line in notices(namespace):
-        log(line)
-    if namespace.api_key:
-        log("warning: --api-key is visible to every user of this machine; use --api-key-file or $QUIRE_API_KEY")
+    with logged() as (out, errors):
+        log = timed(out.write_line)
+        for line in notices(namespace):
+            log(line)
+        if namespace.api_key:
+            log("warning: --api-key is visible to every user of this machine; use --api-key-file or $QUIRE_API_KEY")
 
-    def on_ready(frontend: FrontendConfig, facts: ModelFacts) -> None:
-        out(ready_to_paste(frontend, facts.task, facts.by_token))
+        def on_ready(frontend: FrontendConfig, facts: ModelFacts) -> None:
+            out.write_line(ready_to_paste(frontend, facts.task, facts.by_token))
 
-    return run_engine(given_model, options, namespace.api_key, log, on_ready)
+        signals: StopSignals = namespace.stop_signals
+        try:
+            return run_engine(given_model, options, namespace.api_key, log, errors.write_line, on_ready, signals)
+        except (Stopped, KeyboardInterrupt):
+            log("stopped before any process was there")
+            return exit_codes.SUCCESS
 
 
 def timed(out: Callable[[str], None]) -> Callable[[str], None]:
@@ -199,13 +189,15 @@ def run_engine(
     options: ServeOptions,
     keys: list[str],
     log: Callable[[str], None],
+    relay: Callable[[str], None],
     on_ready: Callable[[FrontendConfig, ModelFacts], None],
+    signals: StopSignals,
 ) -> int:
     """Start an engine and keep it until a signal ends it: the exit code.
 
-    `keys` are accepted besides those of files and environment; `log` gets the plan and what happens; `on_ready` is
-    called once requests are taken. Raises `UsageError`, before any process starts, for all that config.json and the
-    options rule out.
+    `keys` are accepted besides those of files and environment; `log` gets the plan and what happens, `relay` the lines
+    of the processes; `on_ready` is called once requests are taken. Raises `UsageError`, before any process starts, for
+    all that config.json and the options rule out, and until then what a stop signal raises.
     """
     _check_files_and_ports(options)
     _pass_keys_on(keys)
@@ -235,8 +227,8 @@ def run_engine(
             log(addresses(composed.frontend))
             on_ready(composed.frontend, welcome.facts)
 
-        supervised = SupervisedEngine(engine, composed.timers, log, LineWriter(sys.stderr), announce)
-        code = Supervisor([supervised]).run()
+        supervised = SupervisedEngine(engine, composed.timers, log, relay, announce)
+        code = Supervisor([supervised], signals).run()
         # what was relayed while the others ended stands behind the reason by now: the last words repeat it
         why = [line.strip() for line in supervised.failure.splitlines()[-1:]]
         log(by_origin(": ".join([f"stopped, exit code {code}", *why]), model.directory))

@@ -22,6 +22,11 @@ class ProcessSet:
         """Roles of the processes that have not been reaped."""
         return {process.role for process in self._living.values()}
 
+    @property
+    def pids(self) -> set[int]:
+        """Ids of the processes that have not been reaped."""
+        return {process.pid for process in self._living.values()}
+
     def descriptors(self) -> Iterator[int]:
         """Readable when a process has written a log line or has ended."""
         for process in self._living.values():

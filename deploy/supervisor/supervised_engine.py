@@ -63,6 +63,11 @@ class SupervisedEngine:
         self._keeper.begin(time.monotonic())
         self._start_due()
 
+    @property
+    def pids(self) -> set[int]:
+        """Processes of it that nobody has reaped."""
+        return self._processes.pids
+
     def register(self, poller: zmq.Poller) -> None:
         """Everything whose readiness makes a `turn` worth while."""
         for descriptor in self._processes.descriptors():

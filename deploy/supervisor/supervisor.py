@@ -3,12 +3,13 @@
 A peer of the schedulers, never in the way of a token. What it does to an engine, the engine's keeper decides.
 """
 
+import os
 import time
 from collections.abc import Sequence
 
 import zmq
 
-from quire.deploy.supervisor.signals import SignalCounter
+from quire.deploy.supervisor.signals import StopSignals
 from quire.deploy.supervisor.supervised_engine import SupervisedEngine
 from quire.proto.process import exit_codes
 
@@ -19,13 +20,14 @@ class Supervisor:
     An engine that has ended stays ended, and the others go on. A stop signal is for all of them.
     """
 
-    def __init__(self, engines: Sequence[SupervisedEngine]) -> None:
+    def __init__(self, engines: Sequence[SupervisedEngine], signals: StopSignals) -> None:
+        """`signals`: those that came before count as well."""
         self._engines = engines
         self._tick_seconds = min(engine.tick_seconds for engine in engines)
-        self._signals = SignalCounter()
+        self._signals = signals
 
     def run(self) -> int:
-        with self._signals:
+        with self._signals.counted():
             try:
                 for engine in self._engines:
                     engine.begin()
@@ -45,6 +47,13 @@ class Supervisor:
             overslept = max(0.0, time.monotonic() - due)
             for engine in living:
                 engine.turn(overslept, self._signals.count)
+            self._reap_orphans()
+
+    def _reap_orphans(self) -> None:
+        """Reap what others have left to us, as the kernel does with all of a container if we are its process 1."""
+        ours = set[int]().union(*(engine.pids for engine in self._engines))
+        while (ended := _ended_child()) is not None and ended not in ours:  # ours are reaped in a turn of their engine
+            os.waitpid(ended, 0)
 
     def _end(self) -> None:
         """All engines are over, unless an error of ours is on its way out: even then they end in order."""
@@ -55,3 +64,12 @@ class Supervisor:
         finally:
             for engine in self._engines:
                 engine.close()
+
+
+def _ended_child() -> int | None:
+    """A child that has ended and was not reaped."""
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return ended.si_pid if ended is not None else None

@@ -28,5 +28,8 @@ WORKER_REFUSED = 5
 INTERRUPTED = 130
 """A `quire` command other than `serve`: Ctrl-C, as a shell counts it (128 + SIGINT)."""
 
+TERMINATED = 143
+"""A `quire` command other than `serve`, or one that had not begun: SIGTERM or SIGHUP, counted as 128 + SIGTERM."""
+
 PIPE_CLOSED = 141
 """A `quire` command: nobody reads its output any more, as a shell counts it (128 + SIGPIPE)."""

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from quire.proto.process.log_stream import drain_log
+
 
 def exit_now(code: int) -> NoReturn:
     """End this process now, what it printed and logged flushed. Nothing else is waited for; close it before.
@@ -22,6 +24,7 @@ def exit_now(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # nobody reads it, or it was interrupted while it wrote
             stream.flush()
+    drain_log()
     os._exit(code)
 
 

@@ -26,6 +26,7 @@ FORKED = re.compile(
 )
 """Modules that a forked process forks itself instead of starting them: they are its children, as they would be."""
 SITE_PATH = [folder for folder in sys.path if folder not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+LOG_THREAD = "log"
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 start_program = subprocess.Popen._execute_child
 
@@ -157,12 +158,14 @@ def _write_command_line(command: Sequence[str]) -> None:
 
 def _forks(asked: Mapping[str, Any]) -> bool:
     """Whether a child can be forked here. Of a process with threads they would be missing, and what they hold locked;
-    those of a ZeroMQ context hold nothing that a child uses, and frontends, which have others, start no such module."""
+    those of a ZeroMQ context and of the log hold nothing that a child uses, and frontends, which have others, start no
+    such module."""
     command = asked["args"]
     if not isinstance(command, list) or command[0] != sys.executable or asked["preexec_fn"] or asked["pass_fds"]:
         return False
     names = [word for flag, word in pairwise(command) if flag == "-m"]
-    alone = threading.current_thread() is threading.main_thread() and threading.active_count() == 1
+    others = {thread.name for thread in threading.enumerate()} - {threading.main_thread().name, LOG_THREAD}
+    alone = threading.current_thread() is threading.main_thread() and not others
     return alone and bool(names) and FORKED.fullmatch(names[0]) is not None
 
 

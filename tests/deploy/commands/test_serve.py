@@ -2,11 +2,14 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from parts import forked
+from parts.clock import GUARD, eventually
 
 from quire.deploy.model_path import EMBEDDED
 
@@ -60,3 +63,34 @@ def test_a_directory_is_no_chat_template(tmp_path: Path) -> None:
     done = serve(tmp_path, "--chat-template", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr == f"quire: error: --chat-template {tmp_path}: no readable file\n"
+
+
+STUCK = """
+import sys, time
+from pathlib import Path
+from quire.deploy.__main__ import main
+from quire.deploy.commands import serve
+def download(*_, **__):
+    Path("stuck").touch()
+    time.sleep(6000)
+serve.resolve = download
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(("command", "code"), [("serve", 0), ("run-batch", 128)])
+def test_a_signal_before_any_process_is_there_ends_the_start(tmp_path: Path, runs: Path, command, code, number) -> None:
+    """Also that of process 1, which hears no signal without a handler; and nothing is left behind."""
+    (tmp_path / "in").write_text('{"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {}}\n')
+    files = ["-i", "in", "-o", "out"] if command == "run-batch" else []
+    process = forked.Popen(
+        [sys.executable, "-c", STUCK, command, *files, "--grpc-port=0", "--http-port=0"],
+        env=os.environ | {"XDG_RUNTIME_DIR": str(runs)},
+        cwd=tmp_path,
+    )
+    eventually((tmp_path / "stuck").exists)
+    process.send_signal(number)
+    number = signal.SIGTERM if number == signal.SIGHUP else number
+    assert process.wait(GUARD) == (code and code + number)
+    assert list(runs.iterdir()) == []

@@ -4,10 +4,12 @@ Several directories are several engines in one loop: a stand-in for several mode
 command line for it.
 """
 
+import ctypes
 import errno
 import json
 import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,10 +24,13 @@ from parts.clock import GUARD
 
 from quire.deploy.supervisor import supervisor
 from quire.deploy.supervisor.engine_spec import Timers
+from quire.deploy.supervisor.signals import StopSignals
 from quire.deploy.supervisor.supervised_engine import SupervisedEngine
 from quire.proto.messages.requests import Welcome
+from quire.proto.process import log_stream
 from quire.proto.transport.channel import ipc_address
 
+PR_SET_CHILD_SUBREAPER = 36
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
 PATIENT = ("startup", "stop_grace", "stop_tier", "silence", "frontend_silence", "first_sign")
@@ -100,12 +105,12 @@ def note(directory: Path, line: str) -> None:
         journal.write(f"{line}\n")
 
 
-def engine_of(directory: Path) -> SupervisedEngine:
+def engine_of(directory: Path, stream: log_stream.LogStream) -> SupervisedEngine:
     settings = json.loads((directory / "settings.json").read_text())
     timers = Timers(**(PATIENCE | settings.get("timers", {})))
 
     def log(line: str) -> None:
-        print(f"{settings.get('name', '')}{line}", flush=True)
+        stream.write_line(f"{settings.get('name', '')}{line}")
 
     def on_ready(welcome: Welcome) -> None:
         note(directory, f"ready supervisor {welcome.epoch}")
@@ -113,9 +118,27 @@ def engine_of(directory: Path) -> SupervisedEngine:
     return SupervisedEngine(StandInEngine(directory, settings), timers, log, log, on_ready)
 
 
+def become_reaper(directory: Path) -> None:
+    """Orphans below this process become its children, as in a container those of all processes become process 1's."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if not (child := os.fork()):
+        note(directory, f"orphan {child} {os.fork() or os._exit(0)}")
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
 def main() -> int:
     supervisor.zmq, time.monotonic = SimpleNamespace(Poller=Poller), later
-    return supervisor.Supervisor([engine_of(Path(directory)) for directory in sys.argv[1:]]).run()
+    directory = Path(sys.argv[1])
+    settings = json.loads((directory / "settings.json").read_text())
+    for name in settings.get("ignored", []):
+        signal.signal(signal.Signals[name], signal.SIG_IGN)  # as this process finds it behind `nohup`
+    if settings.get("reaps"):
+        become_reaper(directory)
+    log_stream.MOST_BYTES = settings.get("most_log_bytes", log_stream.MOST_BYTES)
+    with log_stream.logged() as (stream, _):
+        engines = [engine_of(Path(directory), stream) for directory in sys.argv[1:]]
+        return supervisor.Supervisor(engines, StopSignals()).run()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from parts.clock import GUARD, eventually
@@ -299,3 +300,40 @@ def test_nothing_survives_a_killed_supervisor(deploy, moment):
     engine.process.kill()
     engine.process.wait()
     eventually(lambda: not engine.living())
+
+
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored(deploy):
+    """`nohup` ignores SIGHUP, and a shell SIGINT for what it starts in the background."""
+    engine = deploy(ignored=["SIGHUP", "SIGINT"], timers=FAST)
+    engine.wait_for("ready")
+    for number in (signal.SIGHUP, signal.SIGINT):
+        os.kill(engine.process.pid, number)
+    engine.kill("worker0")
+    engine.wait_for("group_ready", 2)
+    assert not engine.events("drain")
+    os.kill(engine.process.pid, signal.SIGTERM)
+    assert engine.finish()[0] == 0
+
+
+def test_an_engine_whose_log_nobody_reads_goes_on_and_hears_signals(deploy):
+    """Its pipe is full, and so much waits beside that lines are left out."""
+    engine = deploy(num_lines=2_000, most_log_bytes=16 << 10, timers=FAST)
+    engine.wait_for("ready")
+    engine.kill("frontend0")
+    eventually(lambda: len([entry for entry in engine.events("start") if entry[1] == "frontend0"]) == 2)
+    os.kill(engine.process.pid, signal.SIGTERM)
+    engine.wait_for("drain")
+    eventually(lambda: not engine.living())
+    code, output = engine.finish()
+    assert code == 0
+    assert re.search(r"^\d+ lines were left out here: nobody read this log", output, re.MULTILINE)
+
+
+def test_orphans_of_others_are_reaped(deploy):
+    """The supervisor takes them over as process 1 of a container does."""
+    engine = deploy(reaps=True, timers=FAST)
+    engine.wait_for("orphan")
+    orphan = Path("/proc", engine.events("orphan")[0][2])
+    eventually(lambda: not orphan.exists())
+    os.kill(engine.process.pid, signal.SIGTERM)
+    engine.finish()

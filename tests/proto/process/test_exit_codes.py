@@ -13,6 +13,7 @@ def test_the_numbers_are_the_promised_ones():
         "WORKER_FAILED": 4,
         "WORKER_REFUSED": 5,
         "INTERRUPTED": 130,
+        "TERMINATED": 143,
         "PIPE_CLOSED": 141,
     }
     assert len(set(values.values())) == len(values)
