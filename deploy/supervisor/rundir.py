@@ -30,17 +30,22 @@ class RunDir:
 
     def __init__(self, given: str) -> None:
         self._temporary = not given
-        if self._temporary:
-            self.path = _make_temporary()
-        else:
-            self.path = Path(given).absolute()
+        self.path = Path(given).absolute() if given else _make_temporary()
         try:
             ipc_address(str(self.path), LONGEST_SOCKET_NAME)
+            self._make_private()
+            self._lock = self._take_lock()
         except ChannelError as error:
+            self._remove_temporary()
             raise UsageError(f"--run-dir: {error}") from error
-        self._make_private()
-        self._lock = self._take_lock()
+        except BaseException:
+            self._remove_temporary()
+            raise
         self._sweep()
+
+    def _remove_temporary(self) -> None:
+        if self._temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _make_private(self) -> None:
         try:
@@ -123,8 +128,7 @@ class RunDir:
     def close(self) -> None:
         """Removes our files, the directory too where it was ours, then gives up the lock."""
         self._sweep()
-        if self._temporary:
-            shutil.rmtree(self.path, ignore_errors=True)
+        self._remove_temporary()
         os.close(self._lock)
 
 

@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,22 @@ def test_what_cannot_be_written_is_refused_with_the_file_and_the_remedy(runs: Pa
     with pytest.raises(UsageError, match=r"config.yaml cannot be written: Is a directory; make room there or name"):
         held.write("config.yaml", b"x")
     held.close()
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "XDG_RUNTIME_DIR"])
+@pytest.mark.parametrize("fault", ["too long", "no room"])
+def test_a_temporary_one_that_cannot_be_used_is_not_left_behind(
+    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, variable: str, fault: str
+) -> None:
+    folder = tmp_path / ("x" * 100) if fault == "too long" else runs
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # what TMPDIR says, once it was found to be usable
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder) if variable == "XDG_RUNTIME_DIR" else "")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0 if fault == "no room" else limits[0], limits[1]))
+    try:
+        with pytest.raises(UsageError, match="longer than 107 bytes" if fault == "too long" else "cannot be written"):
+            RunDir("")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(folder.iterdir()) == []
