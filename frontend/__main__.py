@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from quire.frontend.config import FrontendConfig
+from quire.frontend.sandbox.errors import SandboxLost
 from quire.frontend.server import FrontendServer, ListenError
 from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
@@ -22,7 +23,7 @@ SWITCH_SECONDS = 0.0005
 
 
 async def serve(config: FrontendConfig) -> None:
-    """Raises `ValueError` or `ListenError` for what the operator must change."""
+    """Raises `ValueError` or `ListenError` for what the operator must change, `SandboxLost` where a child is killed."""
     server = FrontendServer(config)
     server.handle_signals()
     await server.start()
@@ -46,6 +47,9 @@ def main() -> int:
     except (ValueError, ListenError) as error:
         print(f"frontend: {in_flags(str(error), flags)}", file=sys.stderr)
         return exit_codes.REFUSED
+    except SandboxLost as error:
+        print(f"frontend: {error.why}", file=sys.stderr)  # the machine's fault, not the model's: worth another try
+        return exit_codes.FAILED
     return exit_codes.SUCCESS
 
 

@@ -111,7 +111,7 @@ class FrontendServer:
         return HttpListener(self._config, app, self._max_connections.http, self.context.metrics, tls)
 
     async def start(self) -> int:
-        """Open the ports and write them to `ready_file`; the gRPC port. Raises `ListenError`, `TemplateError`.
+        """Open the ports and write them to `ready_file`; the gRPC port. Raises `ListenError`, `SandboxLost`.
 
         A failed start closes what it had opened.
         """

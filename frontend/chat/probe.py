@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 
-from quire.frontend.chat.render_child import TemplateError
 from quire.frontend.chat.template import ChatTemplate, RenderJob
 from quire.frontend.parsing.shown import CALL, TOOL, Shown
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
@@ -30,7 +29,7 @@ class Probe:
         self._is_stuck = False
 
     async def shown(self, marks: Sequence[tuple[str, str]]) -> Shown:
-        """`marks`: pairs that it may strip. Raises `TemplateError` where no process lives long enough to render."""
+        """`marks`: pairs that it may strip. Raises `SandboxLost` where no process lives long enough to render."""
         chats = [Chat([USER], template_kwargs=switches) for switches in SWITCHES]
         prompts = [await self._text(chat) for chat in (*chats, Chat([USER], tools=[TOOL]))]
         answer = ChatMessage("assistant", ANSWER, reasoning=THOUGHT)
@@ -73,9 +72,9 @@ class Probe:
             except ParameterError as error:
                 self._is_stuck = isinstance(error.__cause__, SandboxTimeout | SandboxCrashed)
                 break
-            except SandboxLost as error:
+            except SandboxLost:
                 if not num_left:
-                    raise TemplateError(f"chat template: {error.why}") from error
+                    raise
         return ""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.frontend.chat.call_ids import demanded_ids
 from quire.frontend.chat.checks import arguments_value, documents, template_kwargs, tool_parameters
-from quire.frontend.chat.render_child import RENDERED, TemplateError, check_source
+from quire.frontend.chat.render_child import RENDERED, check_source
 from quire.frontend.chat.thinking import ThinkingSwitch
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
@@ -116,11 +116,8 @@ class ChatTemplate:
         return "instruction" in self._variables or "system" in self.text
 
     async def start(self) -> None:
-        """Start one process; the other starts with the first chat that finds it busy. Raises `TemplateError`."""
-        try:
-            await next(iter(self._num_waiting)).start()
-        except SandboxLost as error:
-            raise TemplateError(f"chat template: {error.why}") from error
+        """Start one process; the other starts with the first chat that finds it busy. Raises `SandboxLost`."""
+        await next(iter(self._num_waiting)).start()
 
     async def close(self) -> None:
         if self._starting is not None:

@@ -65,7 +65,7 @@ class MediaLoader:
         self._at_once = num_processes + READ_AHEAD
 
     async def start(self) -> None:
-        """Start one process; others start with the images that need them. Raises `RequestError`."""
+        """Start one process; others start with the images that need them. Raises `SandboxLost`."""
         await self._pool.start()
 
     async def close(self) -> None:

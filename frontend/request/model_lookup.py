@@ -56,7 +56,7 @@ class ModelLookup:
         return await entry.get()
 
     async def start(self) -> None:
-        """Start the children of the first model. Raises `TemplateError`."""
+        """Start the children of the first model. Raises `SandboxLost`."""
         await self.default.start()
 
     async def close(self) -> None:

@@ -81,7 +81,7 @@ class RequestPipeline:
         return self._draining
 
     async def start(self) -> None:
-        """Start a process for the chat template. Raises `TemplateError`."""
+        """Start a process for the chat template. Raises `SandboxLost`."""
         await self._models.start()
 
     async def close(self) -> None:

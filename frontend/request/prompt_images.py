@@ -15,7 +15,7 @@ from quire.frontend.media.kind import MediaKind, MediaPart, kind_of
 from quire.frontend.media.loader import LoadedMedia, MediaLoader
 from quire.frontend.media.source import Sources, VideoBytes
 from quire.frontend.metrics.metrics import Metrics
-from quire.proto.api import Chat, ImagePart, RequestError, VideoPart
+from quire.proto.api import Chat, ImagePart, VideoPart
 from quire.proto.messages.introspection import Figure
 from quire.proto.messages.media import MEDIA_FOLDER, Media
 from quire.proto.messages.params import ParameterError
@@ -93,11 +93,8 @@ class PromptImages:
         return cls(loader, source, config.limit_mm_per_prompt, metrics)
 
     async def start(self) -> None:
-        """Start a process that decodes. Raises `ValueError`."""
-        try:
-            await self._loader.start()
-        except RequestError as error:
-            raise ValueError(f"media: {error.message}") from error
+        """Start a process that decodes. Raises `SandboxLost`."""
+        await self._loader.start()
 
     async def close(self) -> None:
         """End the processes, and remove the files."""

@@ -183,7 +183,7 @@ class ServedModel:
         return replace(formats, id_length=self.template.call_ids.size)
 
     async def start(self) -> None:
-        """Start a process for the chat template, and one for images. Raises `ValueError`."""
+        """Start a process for the chat template, and one for images. Raises `SandboxLost`."""
         if (name := self.sentence.default_prompt) is not None:
             log.info(
                 "%s: the prompt %s is put in front of every text: %r", self.names[0], name, self.sentence.prompts[name]

@@ -160,6 +160,23 @@ def test_a_wrong_configuration_ends_with_code_2_and_one_clear_line(tmp_path, mod
     assert "Traceback" not in errors
 
 
+KILLED = "import os, sys; 'quire.frontend.chat.render_child' in sys.orig_argv and {}"
+
+
+@pytest.mark.parametrize(
+    ("fate", "how"), [("os.kill(os.getpid(), 9)", "was killed by SIGKILL"), ("os._exit(9)", "died")]
+)
+def test_a_child_that_the_machine_takes_at_the_start_is_no_refusal(tmp_path, model_dir, monkeypatch, fate, how):
+    """An engine that is told so stops for good, instead of trying again."""
+    (tmp_path / "sitecustomize.py").write_text(KILLED.format(fate))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    started = Process(tmp_path, f"ipc://{tmp_path}/s.sock", model_dir)
+    _, errors = started.process.communicate()
+    assert started.process.returncode == 1
+    assert f"frontend: render child does not start: render child {how}" in errors
+    assert "Traceback" not in errors
+
+
 @pytest.fixture
 def sockets_end(monkeypatch):
     """Of a server whose construction failed: a process that ends needs no more, its context's finaliser would wait."""

@@ -68,7 +68,7 @@ class DecodePool:
         self._fault_log = FaultLog("media store: images are written again")
 
     async def start(self) -> None:
-        """Start one process. Raises `RequestError` when it does not start."""
+        """Start one process. Raises `SandboxLost` when it does not start."""
         await self._sandboxes[0].start()
 
     async def close(self) -> None:
