@@ -34,6 +34,7 @@ from quire.deploy.flags.sizes import parse_bytes
 from quire.deploy.model_path import CONFIG_ONLY, EMBEDDED, EMBEDDED_NAME, Model, check, find
 from quire.deploy.overrides import by_origin, origin
 from quire.proto.process import exit_codes
+from quire.proto.process.control_group import cpu_quota, num_cores
 from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import PARENT_VARIABLE
 from quire.proto.process.sizes import format_bytes, format_count
@@ -109,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         {
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-            "cores": str(len(os.sched_getaffinity(0))),
+            "cores": _cores(),
             "CPU features": " ".join(_cpu_features()) or "none that matter here",
         },
     )
@@ -266,6 +267,11 @@ def _section(title: str, values: dict[str, str]) -> None:
 
 def _shown(name: str, value: object) -> str:
     return format_bytes(value) if "memory" in name and isinstance(value, int) else str(value)
+
+
+def _cores() -> str:
+    quota = cpu_quota()
+    return str(num_cores()) + (f" (of {len(os.sched_getaffinity(0))}; the quota is {quota:.3g})" if quota else "")
 
 
 def _version(package: str) -> str:

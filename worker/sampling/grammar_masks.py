@@ -11,7 +11,6 @@ Shape legend: G rows with a grammar, W words of 32 tokens.
 
 import hashlib
 import logging
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -30,6 +29,7 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from quire.proto.messages.params import ParameterError, SamplingParams, Structured
 from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.messages.structured import TokenizerUnfit, load_vocabulary, new_matcher
+from quire.proto.process.control_group import num_cores
 from quire.proto.transport.wire import unpack
 from quire.worker.device.daemon_pool import DaemonPool
 from quire.worker.device.device import Device
@@ -132,7 +132,7 @@ class GrammarMatchers:
         self._compiled = _Compiled(MAX_CACHE_BYTES)
         self._vocabulary: Future[LLTokenizer] | None = None
         self._executor: LLExecutor | None = None
-        self._num_threads = max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2))
+        self._num_threads = max(1, min(MOST_THREADS, num_cores() // 2))
         self._watched = 0
         """Steps yet to come whose rows are timed, one after the other, because one of them is slow."""
 

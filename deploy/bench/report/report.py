@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from quire.proto.process.control_group import num_cores
+
 Figure = float | int | str | None | Mapping[str, "Figure"]
 
 
@@ -39,7 +41,7 @@ def machine() -> dict[str, Figure]:
     """CPU model, usable cores, memory, interpreter: what a figure is worth without is nothing."""
     return {
         "cpu": _field(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": num_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_before": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.release()}",

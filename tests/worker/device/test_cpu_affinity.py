@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from quire.worker.device import cpu_affinity
 from quire.worker.device.cpu_affinity import share_of_cores
 
 
@@ -30,6 +31,17 @@ def test_only_cores_this_process_may_use_are_dealt_out_neighbours_together(machi
 def test_more_ranks_than_cores_run_on_one_core_each_in_turn(machine):
     machine(0, 1)
     assert [share_of_cores(rank, 5, 0) for rank in range(5)] == [(1, {rank % 2}) for rank in range(5)]
+
+
+@pytest.mark.parametrize(("num_ranks", "each"), [(1, 5), (2, 2), (4, 1), (8, 1)])
+def test_a_quota_makes_the_threads_of_all_ranks_fewer_and_leaves_them_their_cores(
+    machine, monkeypatch, num_ranks, each
+):
+    machine(*range(8))
+    monkeypatch.setattr(cpu_affinity, "num_cores", lambda: 5)
+    shares = [share_of_cores(rank, num_ranks, 0) for rank in range(num_ranks)]
+    assert [threads for threads, _ in shares] == [each] * num_ranks
+    assert [len(cores) for _, cores in shares] == [8 // num_ranks] * num_ranks
 
 
 @pytest.mark.parametrize("wanted", [1, 3, 16])
