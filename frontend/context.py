@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from quire.frontend.config import FrontendConfig
+from quire.frontend.health import Health
 from quire.frontend.limits.answer_budget import AnswerBudget
 from quire.frontend.limits.byte_budget import ByteBudget
 from quire.frontend.limits.work_pool import WorkPool
@@ -24,6 +25,7 @@ class FrontendContext:
     metrics_page: MetricsPage
     scheduler: SchedulerClient
     pipeline: RequestPipeline
+    health: Health
     engine_info: EngineInfo
     bodies: WorkPool
     """Threads that look into large bodies."""

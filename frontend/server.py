@@ -12,6 +12,7 @@ import zmq.asyncio
 from quire.frontend.config import FrontendConfig
 from quire.frontend.context import FrontendContext
 from quire.frontend.grpc.server import GrpcServer
+from quire.frontend.health import Health
 from quire.frontend.http.app import build_app
 from quire.frontend.http.listener import HttpListener
 from quire.frontend.limits.answer_budget import AnswerBudget
@@ -82,6 +83,7 @@ class FrontendServer:
         self.metrics_page = MetricsPage(config, self.scheduler, metrics, version())
         observer = Observer(metrics, self.tracing)
         self.pipeline = RequestPipeline(config, self.models, self.scheduler, self._threads, observer)
+        self.health = Health(self.scheduler, self.pipeline, config.startup_seconds)
         self.context = FrontendContext(
             config=config,
             keyring=keyring,
@@ -89,6 +91,7 @@ class FrontendServer:
             metrics_page=self.metrics_page,
             scheduler=self.scheduler,
             pipeline=self.pipeline,
+            health=self.health,
             engine_info=EngineInfo(config, self.models, version()),
             bodies=WorkPool("bodies", config.body_threads),
             answers=WorkPool("answers", config.answer_threads),
@@ -96,7 +99,6 @@ class FrontendServer:
             budget=self.budget,
         )
         self._grpc = GrpcServer(self.context, self._max_connections.grpc)
-        self.health = self._grpc.health
         self._http = self._http_listener()
         self._ports: dict[str, int] = {}
         self._ready_file = ReadyFile(config.ready_file)
@@ -195,7 +197,7 @@ class FrontendServer:
         if self._stopping.is_set():
             self._end_now.set()
         self.pipeline.drain()
-        self.health.drain()
+        self.health.refresh()
         self._stopping.set()
 
     def handle_signals(self) -> None:
@@ -205,7 +207,7 @@ class FrontendServer:
 
     async def _write_when_ready(self) -> None:
         while self.scheduler.state != "ready":
-            await self.health.changed()
+            await self.health.change().wait()
         await self.models.default.check_turn_end()
         self._ready_file.write_state(self._ports, ready=True)
 

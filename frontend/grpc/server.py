@@ -29,7 +29,6 @@ class GrpcServer:
 
     def __init__(self, context: FrontendContext, max_connections: int) -> None:
         config, metrics = context.config, context.metrics
-        self.health = HealthServicer(context.scheduler)
         self._config = config
         self._max_connections = max_connections
         self._calls = CallLimitInterceptor(config.max_concurrent_streams, config.slow_reader_seconds, metrics)
@@ -49,7 +48,7 @@ class GrpcServer:
         inference = InferenceServicer(context.pipeline, context.bodies, context.answers)
         add.add_InferenceServicer_to_server(inference, self._server)
         add.add_ControlServicer_to_server(ControlServicer(context.engine_info), self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(context.health), self._server)
         if config.reflection:
             services = [service.full_name for service in quire_pb2.DESCRIPTOR.services_by_name.values()]
             services += [service.full_name for service in health_pb2.DESCRIPTOR.services_by_name.values()]

@@ -16,7 +16,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.http.errors import HttpError
 from quire.frontend.security.keys import Keyring, Need, bearer, tenant_of
 
-EXEMPT = frozenset({"/health", "/v1/health", "/ready", "/ping"})
+EXEMPT = frozenset({"/health", "/v1/health", "/ping", "/live", "/ready"})
 ADMIN = ("/v1/requests", "/v1/status", "/v1/prefixes", "/slots")
 """These paths, and whatever lies below them, reach everybody's requests."""
 

@@ -59,7 +59,7 @@ class EngineInfo:
             limits = {name: getattr(welcome.limits, name) for name in LIMITS}
         return api.ServerInfo(
             version=self.version,
-            state=self._scheduler.state,
+            state=self._scheduler.progress(),
             state_detail=self._scheduler.detail,
             model_names=self._models.names,
             uptime_seconds=time.monotonic() - self._started,

@@ -76,6 +76,7 @@ class SchedulerClient:
         self.ask = self._queries.ask  # `await ask(LoadQuery)`; raises `RequestError` when the scheduler does not answer
         self._silence_clock = SilenceClock()
         self._step_progress = StepProgress(self._now())
+        self._notified: ClientState | Literal["stalled"] = self.state
         self._grace = LossGrace(config.resume_window_seconds, config.startup_seconds)
         self._unsent: set[int] = set()
         """Numbers of the requests that the lost scheduler never received: nobody has accepted them."""
@@ -93,9 +94,14 @@ class SchedulerClient:
         """True while requests wait for a scheduler, or for its workers."""
         return self._grace.is_waiting
 
+    @property
+    def is_stalled(self) -> bool:
+        """True while a request is open and the step counter has stood still for too long."""
+        return self._step_progress.is_stalled(self._now())
+
     def progress(self) -> ClientState | Literal["stalled"]:
-        """The engine's state, or "stalled" when a request is open and the step counter stands still."""
-        return "stalled" if self.state == "ready" and self._step_progress.is_stalled(self._now()) else self.state
+        """The engine's state, or "stalled" when it should step and does not."""
+        return "stalled" if self.state == "ready" and self.is_stalled else self.state
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -159,6 +165,7 @@ class SchedulerClient:
             if not self._outbox:
                 known = self.welcome is not None and self.state != "lost"
                 self._outbox.post(FrontendBeat() if known else Hello("frontend", PROTOCOL_VERSION))
+            self._notify_of_progress()
             if why := self._grace.expired(self._now()):
                 self._grace.end()
                 self._fail_all("SCHEDULER_LOST", why)
@@ -194,6 +201,7 @@ class SchedulerClient:
                 self._on_outputs(message)
             case SchedulerBeat():
                 self._step_progress.on_beat((message.epoch, message.step), not self._streams, self._now())
+                self._notify_of_progress()
             case Welcome():
                 self._on_welcome(message)
             case Refused():
@@ -270,4 +278,11 @@ class SchedulerClient:
         if state != self.state:
             self._step_progress.restart(self._now())
         self.state, self.detail = state, detail
+        self._notified = self.progress()
         self.on_change()
+
+    def _notify_of_progress(self) -> None:
+        """Notify of the change that no message brings: steps stand still, or go on."""
+        if self.progress() != self._notified:
+            self._notified = self.progress()
+            self.on_change()

@@ -82,7 +82,7 @@ class MetricsPage:
         return rates(seen.steps, seen.now)
 
     async def _of_scheduler(self) -> tuple[list[Figure], list[Distribution]]:
-        ready = Figure("engine_ready", float(self._scheduler.state == "ready"))
+        ready = Figure("engine_ready", float(self._scheduler.progress() == "ready"))
         try:
             async with asyncio.timeout(QUERY_SECONDS):
                 answer = await self._scheduler.ask(MetricsQuery)

@@ -180,3 +180,13 @@ def test_the_engine_on_gpus_has_devices_models_and_shared_memory() -> None:
     mounted = {volume.rpartition(":/")[2].removesuffix(":ro") for volume in service["volumes"]}
     assert mounted == {"models", "cache"}
     assert int(service["shm_size"].removesuffix("gb")) << 30 > gpu_needs.LEAST_SHARED_BYTES
+
+
+def test_the_probes_of_the_page_wait_for_a_start_and_do_not_end_what_heals() -> None:
+    (text,) = re.findall(r"```yaml\n(startupProbe.*?)```", (DEPLOY / "OPERATING.md").read_text(), re.DOTALL)
+    probes, timers = yaml.safe_load(text), Timers()
+    started = probes["startupProbe"]
+    assert started["periodSeconds"] * started["failureThreshold"] >= timers.startup
+    paths = {name: probe["httpGet"]["path"] for name, probe in probes.items() if name.endswith("Probe")}
+    assert paths == {"startupProbe": "/health", "livenessProbe": "/live", "readinessProbe": "/ready"}
+    assert int(COMPOSE["quire-cpu"]["stop_grace_period"].removesuffix("s")) == probes["terminationGracePeriodSeconds"]

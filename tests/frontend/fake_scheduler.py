@@ -137,7 +137,8 @@ class FakeScheduler:
             priority_enabled=self.priority_enabled,
             max_timeout_seconds=3600.0,
         )
-        return Welcome(PROTOCOL_VERSION, self.life, self.state, limits, self.facts, self.detail)
+        lives = self.state in ("ready", "draining")
+        return Welcome(PROTOCOL_VERSION, self.life, self.state, limits, self.facts, self.detail, 1, lives)
 
     def outputs(
         self,

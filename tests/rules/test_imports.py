@@ -39,7 +39,7 @@ FLOORS = {
     "frontend": (
         {"__main__", "server"},
         {"grpc", "http"},
-        {"context", "request"},
+        {"context", "health", "request"},
         {"telemetry"},
         {"stream", "chat", "media"},
         {"text"},

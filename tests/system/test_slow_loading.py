@@ -135,6 +135,7 @@ def kill_while_it_loads(engine, loads, dead: list[int], role: str, seconds: floa
     """The next group has joined the next scheduler and loads; the one after it will for so many seconds."""
     eventually(lambda: len(engine.pids("worker")) == 2 and not set(engine.pids("worker")) & set(dead))
     eventually(lambda: said(engine, "/ready") == (503, "starting"))
+    assert [said(engine, path)[0] for path in ("/health", "/live")] == [200, 200]  # of either frontend
     kill(engine, role)
     loads(seconds)
 

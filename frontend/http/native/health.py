@@ -1,7 +1,6 @@
-"""Probes and facts: GET /health (also /v1/health), /ready, /ping, /version, /load.
+"""Probes and facts: GET /health (also /v1/health and /ping), /live, /ready, /version, /load.
 
-`/health` reports the scheduler's beats and its step counter, not that this process lives. `/ready` is for routing.
-`/load` has vLLM's field, for balancers that know it.
+A probe answers 200, or 503, with the state word. `/load` has vLLM's field, for balancers that know it.
 """
 
 from starlette.requests import Request
@@ -13,15 +12,16 @@ from quire.frontend.http.answer import json_response
 
 
 def routes(context: FrontendContext) -> list[Route]:
-    async def health(request: Request) -> Response:
-        """200 while the scheduler beats, is not failed, and steps whenever a request runs; 503 with the state word."""
-        state = context.scheduler.progress()
-        return _verdict(state in ("ready", "draining"), state)
+    health = context.health
+
+    async def up(request: Request) -> Response:
+        return _verdict(health.is_up, health.state)
+
+    async def live(request: Request) -> Response:
+        return _verdict(health.is_live, health.state)
 
     async def ready(request: Request) -> Response:
-        """200 while a new request would be taken here and the engine makes progress."""
-        state = "draining" if context.pipeline.is_draining else context.scheduler.progress()
-        return _verdict(state == "ready", state)
+        return _verdict(health.is_ready, health.state)
 
     async def version(request: Request) -> Response:
         return json_response({"version": context.engine_info.version})
@@ -31,10 +31,11 @@ def routes(context: FrontendContext) -> list[Route]:
         return json_response({"server_load": context.pipeline.num_open})
 
     return [
-        Route("/health", health, methods=["GET"]),
-        Route("/v1/health", health, methods=["GET"]),
+        Route("/health", up, methods=["GET"]),
+        Route("/v1/health", up, methods=["GET"]),
+        Route("/ping", up, methods=["GET", "POST"]),
+        Route("/live", live, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
-        Route("/ping", health, methods=["GET", "POST"]),
         Route("/version", version, methods=["GET"]),
         Route("/load", load, methods=["GET"]),
     ]

@@ -155,49 +155,17 @@ def test_reflection_can_be_turned_off(serving):
     asyncio.run(main())
 
 
-def test_health_follows_the_scheduler_and_the_workers(serving):
-    async def main():
-        async with serving(wait=False) as s, grpc.aio.insecure_channel(s.target) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-
-            async def now() -> dict[str, int]:
-                listed = await stub.List(health_pb2.HealthListRequest())
-                statuses = {name: one.status for name, one in listed.statuses.items()}
-                for name, status in statuses.items():
-                    checked = await stub.Check(health_pb2.HealthCheckRequest(service=name))
-                    assert checked.status == status
-                return {name: int(status == SERVING) for name, status in statuses.items() if name != "quire.v1.Control"}
-
-            await s.ready()
-            assert await now() == {"": 1, "quire.v1.Inference": 1, "scheduler": 1, "workers": 1}
-            for state, expected in (
-                ("recovering", {"": 1, "quire.v1.Inference": 1, "scheduler": 1, "workers": 0}),
-                ("starting", {"": 0, "quire.v1.Inference": 0, "scheduler": 1, "workers": 0}),
-                ("draining", {"": 0, "quire.v1.Inference": 0, "scheduler": 1, "workers": 1}),
-                ("failed", {"": 0, "quire.v1.Inference": 0, "scheduler": 0, "workers": 0}),
-            ):
-                s.scheduler.change(state)
-                await s.until(lambda state=state: s.server.scheduler.state == state)
-                assert await now() == expected
-            await s.lose()
-            assert sum((await now()).values()) == 0
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Check(health_pb2.HealthCheckRequest(service="nobody"))
-            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-    asyncio.run(main())
-
-
 def test_watch_tells_every_transition_and_that_a_service_is_unknown(serving):
     async def main():
         async with serving() as s, grpc.aio.insecure_channel(s.target) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             watch = stub.Watch(health_pb2.HealthCheckRequest(service="quire.v1.Inference"))
             assert (await watch.read()).status == SERVING
-            s.scheduler.change("starting")
-            assert (await watch.read()).status == NOT_SERVING
-            s.scheduler.change("ready")
-            assert (await watch.read()).status == SERVING
+            for state in ("starting", "recovering"):
+                s.scheduler.change(state)
+                assert (await watch.read()).status == NOT_SERVING
+                s.scheduler.change("ready")
+                assert (await watch.read()).status == SERVING
             unknown = stub.Watch(health_pb2.HealthCheckRequest(service="nobody"))
             assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
             s.server.drain()

@@ -34,7 +34,7 @@ def test_every_route_but_health_needs_a_key(guarded):
     async def check(port, s):
         routes = routes_of(s)
         assert len(routes) > 10
-        assert {"/health", "/v1/health", "/ready", "/ping"} == EXEMPT
+        assert {"/health", "/v1/health", "/ping", "/live", "/ready"} == EXEMPT
         unknown = [("GET", "/no/such/path"), ("GET", "/docs"), ("TRACE", "/v1/models"), ("PUT", "/v1/models")]
         for method, path in [*routes, *unknown]:
             for key in (None, "wrong-key-1234", ""):

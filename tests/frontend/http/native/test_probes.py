@@ -1,37 +1,112 @@
-"""/health, /ready, /ping, /version, /load, /v1/models, /tokenize and /detokenize."""
+"""/health, /live, /ready, /ping and gRPC's health; /version, /load, /v1/models, /tokenize and /detokenize."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.frontend.stream import step_progress
 
+SERVING = health_pb2.HealthCheckResponse.SERVING
+UP = {"/health", "/v1/health", "/ping"}
+READY = {"/ready", "", "quire.v1.Inference", "quire.v1.Control"}
+LIVE = {"/live", "liveness"}
+ENGINE = {"scheduler", "workers"}
+STATES = {
+    "ready": UP | READY | LIVE | ENGINE,
+    "draining": UP | LIVE | ENGINE,
+    "recovering": UP | LIVE | {"scheduler"},
+    "starting": UP | LIVE | {"scheduler"},  # again
+    "stalled": {"scheduler"},
+    "lost": UP | LIVE,
+    "failed": set(),
+}
+"""What a probe answers well, by path over HTTP and by service over gRPC, of an engine that was ready before."""
 
-def test_health_and_readiness_follow_the_engines_state_word(web):
+
+class Probes:
+    """All probes of one frontend, over both APIs."""
+
+    def __init__(self, w, channel: grpc.aio.Channel) -> None:
+        self._w = w
+        self._stub = health_pb2_grpc.HealthStub(channel)
+
+    async def good(self) -> tuple[set[str], set[str]]:
+        """Those that answer well, and the words of all that have one."""
+        listed = (await self._stub.List(health_pb2.HealthListRequest())).statuses
+        good, words = {name for name, one in listed.items() if one.status == SERVING}, set()
+        for name, one in listed.items():
+            assert (await self._stub.Check(health_pb2.HealthCheckRequest(service=name))).status == one.status
+        for path in ("/health", "/v1/health", "/ping", "/ready", "/live"):
+            response = await self._w.client.get(path)
+            assert response.status_code in (200, 503)
+            good |= {path} if response.status_code == 200 else set()
+            words.add(response.json()["status"])
+            assert set(response.json()) == {"status"}  # no key was asked for, and what went wrong names files
+        return good, words
+
+    def watch(self, service: str) -> grpc.aio.UnaryStreamCall:
+        return self._stub.Watch(health_pb2.HealthCheckRequest(service=service))
+
+
+@asynccontextmanager
+async def probing(web, **config: object) -> AsyncIterator[tuple[Any, Probes]]:
+    async with web(**config) as w, grpc.aio.insecure_channel(w.serving.target) as channel:
+        yield w, Probes(w, channel)
+
+
+def test_every_probe_of_both_apis_follows_the_engines_state(web):
     async def main():
-        async with web() as w:
-
-            async def told(path: str) -> tuple[int, str]:
-                response = await w.client.get(path)
-                return response.status_code, response.json()["status"]
-
-            for path in ("/health", "/ready", "/ping"):
-                assert await told(path) == (200, "ready")
-            for state, healthy in (("recovering", 503), ("draining", 200), ("failed", 503)):
+        async with probing(web) as (w, probes):
+            assert await probes.good() == (STATES["ready"], {"ready"})
+            for state in ("recovering", "ready", "starting", "draining", "failed"):
                 w.scheduler.change(state, "/home/me/weights are gone")
                 await w.until(lambda state=state: w.server.scheduler.state == state)
-                assert await told("/health") == (healthy, state)
-                assert await told("/ready") == (503, state)
-                assert "weights" not in (await w.client.get("/ready")).text  # no key was asked for
+                assert await probes.good() == (STATES[state], {state})
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await probes._stub.Check(health_pb2.HealthCheckRequest(service="nobody"))
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
     asyncio.run(main())
 
 
-def test_an_engine_whose_steps_stand_still_under_a_request_is_not_healthy(web, monkeypatch):
+def test_a_lost_scheduler_is_waited_for_as_long_as_a_start_may_take(web, monkeypatch):
+    async def main():
+        async with probing(web) as (w, probes):
+            await w.serving.lose()
+            assert await probes.good() == (STATES["lost"], {"lost"})
+            monkeypatch.setattr(w.server.health, "_longest_loss_seconds", 0.0)
+            assert await probes.good() == (set(), {"lost"})
+
+    asyncio.run(main())
+
+
+def test_a_drain_of_this_frontend_alone_is_told_by_every_probe(web):
+    async def main():
+        async with probing(web) as (w, probes):
+            asking = asyncio.create_task(w.complete(prompt="x"))
+            number = (await w.scheduler.submitted()).number
+            w.server.drain()
+            assert await probes.good() == (STATES["draining"], {"draining"})
+            w.scheduler.answer(number, [70])
+            assert (await asking).status_code == 200
+
+    asyncio.run(main())
+
+
+def test_steps_that_stand_still_under_a_request_are_told_by_every_probe_and_watcher(web, monkeypatch):
     monkeypatch.setattr(step_progress, "STALLED_SECONDS", 0.2)
 
     async def main():
-        async with web(lost_after_seconds=30.0) as w:
+        async with probing(web, lost_after_seconds=30.0) as (w, probes):
+            watches = [probes.watch(service) for service in ("", "workers", "liveness", "scheduler")]
+            for watch in watches:
+                assert (await watch.read()).status == SERVING
 
             def heard() -> int:
                 return w.server.scheduler._step_progress._step[1]
@@ -41,24 +116,35 @@ def test_an_engine_whose_steps_stand_still_under_a_request_is_not_healthy(web, m
             w.scheduler.stands_still = True
             standing = w.scheduler.step
             await w.until(lambda: heard() == standing)  # a beat of a moment ago would still be news
-            await w.until(lambda: w.server.scheduler.progress() == "stalled")
-            response = await w.client.get("/health")
-            assert (response.status_code, response.json()["status"]) == (503, "stalled")
+            for watch in watches[:3]:
+                assert (await watch.read()).status != SERVING
+            assert await probes.good() == (STATES["stalled"], {"stalled"})
+            assert (await w.serving.client.server_info()).state == "stalled"
+            assert "quire_engine_ready 0.0" in (await w.client.get("/metrics")).text
             w.scheduler.stands_still = False
-            await w.until(lambda: heard() > standing and w.server.scheduler.progress() == "ready")
+            for watch in watches[:3]:
+                assert (await watch.read()).status == SERVING
             w.scheduler.answer(number, [70])
             assert (await asking).status_code == 200
+            for watch in watches:
+                watch.cancel()
 
     asyncio.run(main())
 
 
-def test_a_frontend_without_a_scheduler_is_starting_and_says_so(web):
+def test_before_its_first_start_is_over_an_engine_is_not_up_and_not_to_be_ended(web, tmp_path):
     async def main():
-        async with web(wait=False) as w:
-            w.scheduler.muted = True
-            response = await w.client.get("/health")
-            assert response.status_code in (200, 503)
+        address = f"ipc://{tmp_path}/late.sock"
+        async with probing(web, wait=False, scheduler_address=address) as (w, probes):
+            assert await probes.good() == (LIVE, {"starting"})
             assert (await w.client.get("/version")).json()["version"]
+            async with w.serving.new_scheduler(address, state="starting") as scheduler:
+                await w.until(lambda: w.server.scheduler.welcome is not None)
+                assert await probes.good() == (LIVE | {"scheduler"}, {"starting"})
+                await scheduler.__aexit__()
+                await w.serving.lose()
+                assert await probes.good() == (LIVE, {"lost"})
+                await scheduler.__aenter__()
 
     asyncio.run(main())
 
