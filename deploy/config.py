@@ -30,6 +30,7 @@ RENAMED: Final = {
     "step_timeout_seconds": "step_timeout",
     "startup_seconds": "startup_timeout",
     "drain_seconds": "drain_timeout",
+    "keep_alive_seconds": "http_keep_alive",
     "max_receive_bytes": "max_body_bytes",
     "encoder_memory_bytes": "tokenizer_memory_bytes",
     "served_model_names": "served_model_name",

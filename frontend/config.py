@@ -126,8 +126,10 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_num_headers: int = 100
     header_seconds: float = 10.0
     """Time that an HTTP client may take for a request's headers, and between pieces of its body."""
-    keep_alive_seconds: float = 75.0
-    """Time after which an idle HTTP connection is closed."""
+    keep_alive_seconds: float = 620.0
+    """Time after which an idle HTTP connection is closed; longer than clients and balancers keep theirs for reuse, or
+    they send a request into one that is just being closed. Google's balancers have the longest, 600 s.
+    """
     grammar_seconds: float = 2.0
     """CPU time of compiling one grammar."""
     grammar_memory_bytes: int = 1 << 30

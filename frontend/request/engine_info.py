@@ -10,6 +10,7 @@ import msgspec
 from quire.frontend.config import FrontendConfig
 from quire.frontend.request.model_lookup import ModelLookup
 from quire.frontend.request.prompt_images import KINDS
+from quire.frontend.request.validate import served
 from quire.frontend.stream.paced_question import PacedQuestion
 from quire.proto import api
 from quire.proto.api import RequestError
@@ -82,6 +83,11 @@ class EngineInfo:
             supports_priority=welcome is not None and welcome.limits.priority_enabled,
         )
 
+    def model_info(self) -> api.ServerInfo:
+        """The same once the numbers are known. Raises `RequestError` (STARTING) before."""
+        served(self._scheduler.welcome)
+        return self.server_info()
+
     @property
     def chat_template(self) -> str:
         """The text of the first model's chat template; empty: it takes no chats."""
@@ -93,12 +99,10 @@ class EngineInfo:
         return (self._model.warning,) if self._model.warning else ()
 
     def models(self) -> list[api.Model]:
-        """The served names, then the adapters."""
-        facts = self._model.facts
-        length = facts.max_model_len if facts is not None else 0
-        models = [api.Model(name, "", length) for name in self._models.names]
-        base = self._model.names[0]
-        return models + [api.Model(name, base, length) for name in (facts.adapters if facts is not None else ())]
+        """The served names, then the adapters. Raises `RequestError` (STARTING) before a worker was ready."""
+        _, facts = served(self._scheduler.welcome)
+        models = [api.Model(name, "", facts.max_model_len) for name in self._models.names]
+        return models + [api.Model(name, models[0].name, facts.max_model_len) for name in facts.adapters]
 
     async def load(self) -> api.EngineLoad:
         """The scheduler's load. Raises `RequestError` when the scheduler does not answer."""

@@ -1,6 +1,7 @@
 """Arguments of `vllm serve` as they stand in commands, container and cluster files, through the real parser."""
 
 import shlex
+from dataclasses import fields
 
 import huggingface_hub
 import pytest
@@ -50,7 +51,7 @@ def built(**settings: object) -> list[str]:
 def serve(*words: str) -> tuple[str, dict[str, object]]:
     """MODEL and what differs from the defaults."""
     model, options = gather(build_parser().parse_args(["serve", *words]))
-    changed = {name: getattr(options, name) for name in options.__slots__}
+    changed = {field.name: getattr(options, field.name) for field in fields(options)}
     return model, {name: value for name, value in changed.items() if value != getattr(ServeOptions(), name)}
 
 

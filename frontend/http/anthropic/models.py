@@ -22,7 +22,7 @@ MAX_LIMIT = 1000
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """Anthropic's model object. Numbers are null until a worker is ready."""
+    """Anthropic's model object."""
 
     type: str = "model"
     id: str
@@ -30,8 +30,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     created_at: str
     """Start of this server, RFC 3339."""
     lifecycle: str = "active"
-    max_input_tokens: int | None
-    max_tokens: int | None
+    max_input_tokens: int
+    max_tokens: int
 
 
 class ModelPage(msgspec.Struct):
@@ -73,7 +73,7 @@ def routes(context: FrontendContext) -> list[Route]:
 
 
 def _card(model: api.Model, created: str) -> ModelCard:
-    longest = model.max_model_len or None
+    longest = model.max_model_len
     return ModelCard(
         id=model.name, display_name=model.name, created_at=created, max_input_tokens=longest, max_tokens=longest
     )

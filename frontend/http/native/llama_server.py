@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 def routes(context: FrontendContext) -> list[Route]:
     async def props(request: Request) -> Response:
-        info = context.engine_info.server_info()
+        info = context.engine_info.model_info()
         params = {
             "temperature": info.default_temperature,
             "top_p": info.default_top_p,
@@ -45,7 +45,7 @@ def routes(context: FrontendContext) -> list[Route]:
 
     async def slots(request: Request) -> Response:
         """`fail_on_no_slot=1`: 503 when none is idle."""
-        info = context.engine_info.server_info()
+        info = context.engine_info.model_info()
         running = [one for one in await context.engine_info.outputs() if one.state == "running"]
         if len(running) >= info.max_num_seqs and request.query_params.get("fail_on_no_slot") == "1":
             raise HttpError(503, "queue_full", f"all {info.max_num_seqs} slots run a sequence", {"retry-after": "1"})

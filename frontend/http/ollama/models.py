@@ -39,11 +39,11 @@ def routes(context: FrontendContext) -> list[Route]:
         return json_response({"version": API_VERSION, "quire": context.engine_info.version})
 
     async def tags(request: Request) -> Response:
-        info = context.engine_info.server_info()
+        info = context.engine_info.model_info()
         return json_response({"models": [_listed(info, name, started) for name in info.model_names]})
 
     async def running(request: Request) -> Response:
-        info = context.engine_info.server_info()
+        info = context.engine_info.model_info()
         more = {"expires_at": NEVER, "context_length": info.max_model_len}
         more["size_vram"] = 0 if info.device == "cpu" else info.weight_bytes + info.kv_bytes
         return json_response({"models": [_listed(info, name, started) | more for name in info.model_names]})
@@ -53,7 +53,7 @@ def routes(context: FrontendContext) -> list[Route]:
         if not (body.model or body.name):
             raise ParameterError("model", "is missing")
         served_name(context, body.model or body.name)
-        info = context.engine_info.server_info()
+        info = context.engine_info.model_info()
         return json_response(_shown(info, context.engine_info.chat_template, started))
 
     async def refuse(request: Request) -> Response:

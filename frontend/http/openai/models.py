@@ -15,10 +15,7 @@ from quire.proto import api
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """OpenAI's model object, with vLLM's `root`, `parent` and `max_model_len`, and what the model's workers found out.
-
-    That is null until a worker is ready.
-    """
+    """OpenAI's model object, with vLLM's `root`, `parent` and `max_model_len`, and what the workers found out."""
 
     id: str
     object: str = "model"
@@ -26,17 +23,17 @@ class ModelCard(msgspec.Struct, kw_only=True):
     owned_by: str = "quire"
     root: str
     parent: str | None
-    max_model_len: int | None
-    vocab_size: int | None
-    quantization: str | None
+    max_model_len: int
+    vocab_size: int
+    quantization: str
     kv_dtype: str | None
-    """Type of the keys and values in the cache."""
+    """Type of the keys and values in the cache; null without one."""
     input_modalities: Sequence[str]
     """Kinds of content it takes: text, and perhaps image and video."""
     max_images: int
     """Most images of one prompt."""
     max_videos: int
-    task: str | None
+    task: str
     """The work it does: generate, embed, classify, score or reward."""
     labels: Sequence[str]
     """Names of the labels that it gives numbers."""
@@ -53,20 +50,20 @@ def routes(context: FrontendContext) -> list[Route]:
     created = int(time.time())
 
     def card(model: api.Model) -> ModelCard:
-        info = context.engine_info.server_info()
+        info = context.engine_info.model_info()
         return ModelCard(
             id=model.name,
             created=created,
             root=model.base or model.name,
             parent=model.base or None,
-            max_model_len=model.max_model_len or None,
-            vocab_size=info.vocab_size or None,
-            quantization=info.quantization or None,
+            max_model_len=model.max_model_len,
+            vocab_size=info.vocab_size,
+            quantization=info.quantization,
             kv_dtype=info.kv_dtype or None,
             input_modalities=info.modalities,
             max_images=info.max_images,
             max_videos=info.max_videos,
-            task=info.task if info.architecture else None,
+            task=info.task,
             labels=info.labels,
             warnings=context.engine_info.warnings,
         )

@@ -8,6 +8,8 @@ from contextlib import suppress
 import pytest
 from parts.clock import GUARD
 
+from quire.frontend.config import FrontendConfig
+
 BODY = b'{"prompt": "x"}'
 
 
@@ -87,6 +89,13 @@ def test_slow_headers_are_408_and_an_idle_connection_is_closed_without_a_word(we
             writer.close()
 
     asyncio.run(main())
+
+
+def test_an_idle_connection_is_kept_for_longer_than_clients_and_balancers_keep_theirs():
+    """What they say of themselves, in seconds: who closes first must be the one that would send the next request."""
+    kept = {"Go's http.Transport": 90, "AWS ALB": 60, "nginx": 75, "Azure": 240, "Google Cloud": 600}
+    config = FrontendConfig(scheduler_address="ipc://x", model="m", served_model_names=("m",))
+    assert config.keep_alive_seconds > max(kept.values())
 
 
 def test_a_body_that_stalls_is_408(web):

@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.frontend.stream import step_progress
+from quire.proto.api import RequestError
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 UP = {"/health", "/v1/health", "/ping"}
@@ -145,6 +146,38 @@ def test_before_its_first_start_is_over_an_engine_is_not_up_and_not_to_be_ended(
                 await w.serving.lose()
                 assert await probes.good() == (LIVE, {"lost"})
                 await scheduler.__aenter__()
+
+    asyncio.run(main())
+
+
+def test_no_list_of_models_is_there_before_the_engine_is_ready(web, tmp_path):
+    """Who waits for a server asks for them, whatever client it is."""
+
+    async def main():
+        address = f"ipc://{tmp_path}/late.sock"
+        async with web(wait=False, scheduler_address=address) as w:
+
+            async def statuses() -> set[int]:
+                found = set()
+                for path in ("/v1/models", "/v1/models/tiny", "/models", "/api/tags", "/api/ps", "/props"):
+                    for headers in ({}, {"anthropic-version": "2023-06-01"}):
+                        found.add((await w.client.get(path, headers=headers)).status_code)
+                return found | {(await w.client.post("/api/show", json={"model": "tiny"})).status_code}
+
+            for state in ("starting", "ready"):
+                async with w.serving.new_scheduler(address, life=state, state=state) as scheduler:
+                    scheduler.facts = scheduler.facts if state == "ready" else None
+                    await w.until(lambda state=state: getattr(w.server.scheduler.welcome, "life", "") == state)
+                    if state == "ready":
+                        assert await statuses() == {200}
+                        assert (await w.serving.client.models())[0].name == "tiny"
+                        continue
+                    assert await statuses() == {503}
+                    response = await w.client.get("/v1/models")
+                    assert (response.json()["error"]["code"], response.headers["retry-after"]) == ("starting", "1")
+                    with pytest.raises(RequestError) as caught:
+                        await w.serving.client.models()
+                    assert caught.value.reason == "STARTING"
 
     asyncio.run(main())
 
