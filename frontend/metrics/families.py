@@ -53,7 +53,9 @@ FAMILIES: dict[str, Family] = {
     "grammar_compile_seconds": _histogram("Compilation of one grammar, waiting included.", WORK_SECONDS),
     # ---- totals
     "requests_total": Family("counter", "Requests that arrived, by door.", ("door",)),
-    "request_finishes_total": Family("counter", "Outputs that ended, by reason.", ("reason",)),
+    "request_finishes_total": Family(
+        "counter", "Outputs that ended, by reason; abort: the client left too.", ("reason",)
+    ),
     "request_rejections_total": Family("counter", "Requests refused before they ran, by reason word.", ("reason",)),
     "early_refusals_total": Family("counter", "Requests refused unread while the scheduler's queue was full."),
     "request_failures_total": Family("counter", "Requests that failed once accepted, by reason word.", ("reason",)),

@@ -101,6 +101,10 @@ class Metrics:
         if usage.completion_tokens > 1:
             self.observe("time_per_output_token_seconds", usage.decode_seconds / (usage.completion_tokens - 1))
 
+    def cut_off(self, reason: FinishWord, count: int) -> None:
+        """So many outputs ended before the scheduler said it: what they cost is not known."""
+        self.count("request_finishes_total", (("reason", reason),), count)
+
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Observe the seconds that the block takes, however it ends."""

@@ -9,7 +9,7 @@ from quire.frontend.call import Call
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.stream.request_stream import RequestStream
 from quire.frontend.telemetry.tracing import RequestEnd, Tracing
-from quire.proto.api import GenerateRequest, RequestError
+from quire.proto.api import FinishWord, GenerateRequest, RequestError
 from quire.proto.messages.message import cached_of_prompt
 from quire.proto.messages.params import ParameterError
 
@@ -72,6 +72,8 @@ class Observer:
         finished = [output.finished for output in stream.outputs if output.finished is not None]
         for one in finished:
             metrics.finished(one.finish_reason, one.usage)
+        if (word := _cut_off(stream, reason)) is not None:
+            metrics.cut_off(word, len(stream.outputs) - len(finished))
         metrics.count("prompt_tokens_cached_total", (), cached_of_prompt(one.usage for one in finished))
         if stream.is_slow:
             metrics.count("slow_readers_total")
@@ -93,3 +95,11 @@ class Observer:
         else:
             metrics.rejected(failure.reason)
         return failure.reason
+
+
+def _cut_off(stream: RequestStream, reason: str) -> FinishWord | None:
+    """The end of outputs whose reader did not wait for it; None for those that never began: they are rejected."""
+    if stream.failure is not None:
+        word: FinishWord = "deadline" if stream.failure.reason == "DEADLINE" else "error"
+        return word if stream.was_accepted else None
+    return "abort" if reason in ("", "CANCELLED") else "error"

@@ -70,7 +70,7 @@ MEANINGS: dict[str, Meaning] = {
         for name, (_, help) in (SAME | OLD | RATES).items()
     },
     "cpu_cache_usage_perc": ("gauge", "Old: usage of a swap space; always 0, nothing is swapped."),
-    "request_success_total": ("counter", "Requests that ended, by reason."),
+    "request_success_total": ("counter", "Outputs that ended, by reason; deadlines are aborts."),
     "admission_rejections_total": ("counter", "Requests refused, by reason."),
     "cache_config_info": ("gauge", "1; the KV cache's shape."),
     "lora_requests_info": ("gauge", "Adapters that run and wait; the value is the time of writing."),

@@ -49,8 +49,6 @@ SCHEDULER_FAMILIES: Final[dict[str, Family]] = {
     "restarts_total": Family("counter", "Outputs put back into the queue by the death of their worker group."),
     "stale_messages_total": Family("counter", "Messages that came late, twice, or named what does not live."),
     "bad_frames_total": Family("counter", "Undecodable messages, dropped, by the socket they came in at.", ("socket",)),
-    "requests_finished_total": Family("counter", "Outputs that ended, by finish reason.", ("reason",)),
-    "requests_rejected_total": Family("counter", "Outputs the scheduler refused, by reason.", ("reason",)),
     "tokens_total": Family(
         "counter", "Tokens of prompts that began to run, of these found in the cache, and tokens generated.", ("kind",)
     ),

@@ -104,7 +104,6 @@ class LiveRequests:
         ended = EndedOutput(request.label, request.arrival, sequence.output_index, reason, now, usage)
         self.ended.add(ended, sequence.log)
         self._counters.num_finished += 1
-        self._counters.finished[reason] += 1
         self.num_live -= 1
         request.num_live -= 1
         if not request.num_live:
@@ -210,7 +209,6 @@ class LiveRequests:
                 continue
             resumed = len(submit.resumed[index]) // 4 if index < len(submit.resumed) else 0
             self._counters.num_rejected += 1
-            self._counters.rejected[refusal.reason or "DEADLINE"] += 1
             finish = Finish(
                 submit.number,
                 index,

@@ -1,32 +1,13 @@
 """All metrics of the scheduler, for `MetricsReply`. Their names are those of `proto/metrics/families.py`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final, get_args
+from typing import get_args
 
 from quire.proto.messages.introspection import Distribution, Figure
 from quire.proto.messages.message import EngineState
-from quire.proto.messages.params import FinishReason
 from quire.scheduler.introspection.load import used_slots_share
 from quire.scheduler.introspection.view import View
 from quire.scheduler.state.epoch import Epoch
-
-FINISH_REASONS: Final = tuple(reason for reason in get_args(FinishReason) if reason != "rejected")
-REJECTIONS: Final = (
-    "STARTING",
-    "DRAINING",
-    "FAILED",
-    "QUEUE_FULL",
-    "INVALID_PARAMETER",
-    "UNSUPPORTED",
-    "EMPTY_PROMPT",
-    "TOKEN_OUT_OF_RANGE",
-    "CONTEXT_LENGTH_EXCEEDED",
-    "EXCEEDS_CAPACITY",
-    "UNKNOWN_ADAPTER",
-    "DEADLINE",
-    "BUG",
-)
-"""Reasons that are reported from the start, with 0: a rate then sees the first rejection."""
 
 
 def metrics(view: View) -> Iterator[Figure]:
@@ -58,8 +39,6 @@ def metrics(view: View) -> Iterator[Figure]:
     yield Figure("passes_total", counters.num_passed)
     yield Figure("restarts_total", counters.num_restarts)
     yield Figure("stale_messages_total", counters.num_stale)
-    yield from _labelled("requests_finished_total", "reason", dict.fromkeys(FINISH_REASONS, 0) | counters.finished)
-    yield from _labelled("requests_rejected_total", "reason", dict.fromkeys(REJECTIONS, 0) | counters.rejected)
     tokens = {
         "prompt": counters.prompt_tokens,
         "cached": counters.cached_tokens,

@@ -1,6 +1,5 @@
 """Counters of the core since its start."""
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 from quire.proto.metrics.histogram import Histogram
@@ -17,10 +16,6 @@ class Counters:
     num_finished: int = 0
     """Outputs that ended; rejected ones do not count."""
     num_rejected: int = 0
-    finished: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Ended outputs by finish reason."""
-    rejected: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Rejected outputs by their reason in `proto.messages.errors`."""
     num_preemptions: int = 0
     num_passed: int = 0
     """Outputs that got a slot before others that were ahead of them in the queue."""

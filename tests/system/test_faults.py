@@ -1,7 +1,10 @@
 """Processes die, clients leave, deadlines pass: no token is lost or repeated; no block, process, socket stays."""
 
+import http.client
 import itertools
+import json
 import os
+import re
 import signal
 import threading
 import time
@@ -32,10 +35,8 @@ def request(prompt: list[int], max_tokens: int, **more: object) -> GenerateReque
     return GenerateRequest(input=prompt, temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
 
 
-def drawn(prompt: list[int], temperature: float) -> GenerateRequest:
-    return GenerateRequest(
-        input=prompt, temperature=temperature, seed=11, max_tokens=LONG_ENOUGH_OF_TWO_RANKS, ignore_eos=True
-    )
+def drawn(prompt: list[int], temperature: float, max_tokens: int = LONG_ENOUGH_OF_TWO_RANKS, n: int = 1):
+    return GenerateRequest(input=prompt, temperature=temperature, seed=11, max_tokens=max_tokens, ignore_eos=True, n=n)
 
 
 class Reader(threading.Thread):
@@ -121,7 +122,7 @@ def engine(serve, model):
 @pytest.fixture(scope="module")
 def of_one_rank(serve, model):
     """Its workers may be as slow as they like."""
-    return serve(str(model), "--drain-timeout", "600", *RESTARTS)
+    return serve(str(model), "--drain-timeout", "600", "--vllm-metric-names", *RESTARTS)
 
 
 @pytest.fixture(scope="module")
@@ -275,6 +276,81 @@ def test_a_call_deadline_becomes_the_schedulers(engine):
         engine.client.generate(request(PROMPTS[0], 8000), timeout_seconds=1.0)
     assert raised.value.status == "DEADLINE_EXCEEDED"
     eventually(engine.idle)
+
+
+def post(engine, **fields: object) -> http.client.HTTPConnection:
+    """A completion over HTTP whose answer has begun, or is on its way."""
+    connection = http.client.HTTPConnection(engine.http, timeout=GUARD)
+    body = {"prompt": PROMPTS[0], "temperature": 0, "ignore_eos": True, "max_tokens": 8000, **fields}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    return connection
+
+
+def leave_over_http(engine, **fields: object) -> None:
+    connection = post(engine, **fields)
+    eventually(lambda: engine.load().num_running == fields.get("n", 1))
+    connection.close()
+
+
+def leave_over_grpc(engine, **fields: object) -> None:
+    asked = GenerateRequest(input=PROMPTS[0], max_tokens=8000, ignore_eos=True, **fields)
+    with closing(engine.client.stream(asked)) as events:
+        next(events)
+        eventually(lambda: engine.load().num_running == fields.get("n", 1))
+
+
+def abort_by_id(engine) -> None:
+    reader = Reader(engine, request(PROMPTS[0], 8000, request_id="counted"))
+    eventually(lambda: engine.client.abort("counted") == {"counted": 1})
+    reader.join(GUARD)
+
+
+def refused(engine) -> None:
+    with pytest.raises(RequestError):
+        engine.client.generate(request([5], 2, n=-1))
+
+
+def time_out_over_grpc(engine) -> None:
+    with pytest.raises(RequestError):
+        engine.client.generate(request(PROMPTS[0], 8000, timeout_seconds=0.5))
+
+
+ENDS: list[tuple[Callable[..., object], dict[str, int]]] = [
+    (
+        lambda engine: engine.client.generate(GenerateRequest(input=[5], max_tokens=2, n=2, ignore_eos=True)),
+        {"length": 2},
+    ),
+    (lambda engine: engine.client.generate(request([5], 2, logit_bias={7: 100}, stop_token_ids=(7,))), {"stop": 1}),
+    (lambda engine: leave_over_grpc(engine, n=3), {"abort": 3}),
+    (lambda engine: leave_over_http(engine, stream=True, n=2, temperature=1), {"abort": 2}),
+    (leave_over_http, {"abort": 1}),
+    (abort_by_id, {"abort": 1}),
+    (time_out_over_grpc, {"deadline": 1}),
+    (lambda engine: post(engine, timeout_seconds=0.5).getresponse().read(), {"deadline": 1}),
+    (refused, {}),
+]
+"""The ways in which outputs end, and what is counted then: who refuses a request counts no end."""
+
+
+def test_every_end_is_counted_once_by_its_reason_and_under_vllms_name(of_one_rank):
+    def counted() -> tuple[dict[str, float], dict[str, float]]:
+        connection = http.client.HTTPConnection(of_one_rank.http, timeout=GUARD)
+        connection.request("GET", "/metrics")
+        page = connection.getresponse().read().decode()
+        connection.close()
+        ours = re.findall(r'quire_request_finishes_total\{reason="(\w+)"\} (\S+)', page)
+        theirs = re.findall(r'vllm:request_success_total\{.*finished_reason="(\w+)".*\} (\S+)', page)
+        return {name: float(value) for name, value in ours}, {name: float(value) for name, value in theirs}
+
+    eventually(of_one_rank.idle)
+    for end, reasons in ENDS:
+        ours, theirs = counted()
+        end(of_one_rank)
+        for reason, count in reasons.items():
+            ours[reason] += count
+            theirs["abort" if reason == "deadline" else reason] += count
+        eventually(lambda ours=ours, theirs=theirs: counted() == (ours, theirs), lambda: f"{counted()}")
+    eventually(of_one_rank.idle)
 
 
 def test_sigterm_drains_and_leaves_nothing(of_one_rank):

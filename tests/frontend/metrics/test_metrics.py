@@ -75,6 +75,7 @@ def test_refusals_of_the_frontend_and_of_the_scheduler_are_counted_by_reason_wor
         assert page("quire_request_rejections_total", reason="QUEUE_FULL") == 1
         assert page("quire_requests_total", door="grpc") == 3
         assert page("quire_request_failures_total", reason="QUEUE_FULL") == 0
+        assert page("quire_request_finishes_total", reason="error") == 0
         method = "/quire.v1.Inference/Generate"
         assert page("quire_grpc_responses_total", method=method, code="INVALID_ARGUMENT") == 1
         assert page("quire_grpc_responses_total", method=method, code="RESOURCE_EXHAUSTED") == 1
@@ -121,10 +122,10 @@ def test_vectors_are_counted_with_their_prompts_and_have_no_tokens(serving):
     run(serving, case)
 
 
-def test_a_client_that_leaves_is_an_abort_and_no_finish(serving):
+def test_the_outputs_of_a_client_that_leaves_are_aborts_without_times(serving):
     async def case(s):
         s.scheduler.script = lambda submit: s.scheduler.outputs(submit.number, [(0, 0, 70)])
-        events = s.client.stream(GenerateRequest(input="x"))
+        events = s.client.stream(GenerateRequest(input="x", n=3))
         await anext(events)
         during, _ = await scrape(s.server)
         assert during("quire_requests_in_flight") == 1
@@ -132,8 +133,9 @@ def test_a_client_that_leaves_is_an_abort_and_no_finish(serving):
         await s.until(lambda: s.server.pipeline.num_open == 0)
         page, _ = await scrape(s.server)
         assert page("quire_client_aborts_total") == 1
+        assert page("quire_request_finishes_total", reason="abort") == 3
         assert page("quire_requests_in_flight") == 0
-        assert page("quire_request_duration_seconds_count") == 0
+        assert page("quire_request_duration_seconds_count") == page("quire_request_generation_tokens_count") == 0
         assert page("quire_grpc_responses_total", method="/quire.v1.Inference/Stream", code="CANCELLED") == 1
 
     run(serving, case)
@@ -169,6 +171,7 @@ def test_a_reader_that_is_too_slow_is_a_failure_of_its_own_kind(serving):
         page, _ = await scrape(s.server)
         assert page("quire_slow_readers_total") == 1
         assert page("quire_request_failures_total", reason="SLOW_READER") == 1
+        assert page("quire_request_finishes_total", reason="error") == 1
         assert page("quire_client_aborts_total") == 0
 
     run(serving, case, slow_reader_bytes=200)

@@ -70,25 +70,6 @@ def test_forked_outputs_count_their_prompt_once(engine):
     assert (metrics["tokens_total", "prompt"], metrics["tokens_total", "generated"]) == (10, 6)
 
 
-def test_ends_and_rejections_are_counted_by_reason_and_known_ones_start_at_zero(engine):
-    e = engine(max_num_queued_reqs=1)
-    assert values(e)["requests_rejected_total", "QUEUE_FULL"] == 0
-    e.submit(1, 5)
-    e.submit(2, 5)
-    e.submit(3, 5, adapter="nobody")
-    e.submit(4, 5, timeout_seconds=0.0)
-    e.settle()
-    e.submit(5, 5)
-    e.abort(5)
-    metrics = values(e)
-    assert metrics["requests_rejected_total", "QUEUE_FULL"] == 1
-    assert metrics["requests_rejected_total", "UNKNOWN_ADAPTER"] == 1
-    assert metrics["requests_rejected_total", "DEADLINE"] == 1
-    assert metrics["requests_finished_total", "length"] == 1
-    assert metrics["requests_finished_total", "abort"] == 1
-    assert metrics["requests_finished_total", "stop"] == 0
-
-
 def test_blocks_are_told_by_state_and_sum_up_to_the_pool(engine):
     e = engine()
     e.submit(1, 20)
