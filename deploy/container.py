@@ -13,9 +13,11 @@ from quire.deploy.__main__ import COMMANDS
 from quire.deploy.__main__ import main as run
 from quire.deploy.commands import serve
 from quire.deploy.flags.arguments import notices, read_yaml
+from quire.deploy.module_names import refuse
 
 EVERY_INTERFACE = "0.0.0.0"
-MODULE = ("-m", "vllm.entrypoints.openai.api_server")
+SERVERS = ("entrypoints.openai.api_server", "entrypoints.cli.main", "")
+"""Modules of `vllm` and `quire` behind `python -m`; what follows them is a command, or arguments of `serve`."""
 HUB_CACHE = Path("/root/.cache/huggingface")
 """The place in other images where a line of theirs mounts the hub's cache."""
 
@@ -29,7 +31,10 @@ def main(words: Sequence[str] | None = None) -> int:
 def command(words: Sequence[str]) -> list[str]:
     """The arguments of `quire` for what stands behind the image's name: without a command they are those of `serve`."""
     first = words[0] if words else ""
-    if first in ("python", "python3") and tuple(words[1:3]) == MODULE:
+    if first in ("python", "python3") and len(words) > 2 and words[1] == "-m":
+        package, _, module = words[2].partition(".")
+        if package not in ("vllm", "quire") or module not in SERVERS:
+            refuse(words[2])
         words = words[3:]
     elif first in ("vllm", "quire"):
         words = words[1:]

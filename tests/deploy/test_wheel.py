@@ -80,7 +80,7 @@ def test_the_wheel_holds_the_tree_and_nothing_else(tree: Path, wheel: Path) -> N
         for folder in FOLDERS
         for path in (tree / folder).rglob("*")
         if path.is_file() and is_installed(path)
-    } | {f"quire/{path.name}" for path in (tree / PACKAGE).glob("*.py")}
+    } | {f"quire/{path.relative_to(tree / PACKAGE)}" for path in (tree / PACKAGE).rglob("*.py")}
     for required in (".py", ".json", ".proto", ".pyi", ".safetensors", ".html", "py.typed"):
         assert any(name.endswith(required) for name in expected), f"no {required} in the tree: is the pattern right?"
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}

@@ -3,7 +3,9 @@
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1/quire"
-ln -sfn "$root/deploy/package/__init__.py" "$1/quire/__init__.py"
+for name in __init__.py __main__.py entrypoints; do
+    ln -sfn "$root/deploy/package/$name" "$1/quire/$name"
+done
 for folder in proto frontend scheduler worker kernels deploy; do
     ln -sfn "$root/$folder" "$1/quire/$folder"
 done

@@ -101,13 +101,14 @@ FLOORS = {
         {"batch", "config", "fields", "weights"},
     ),
     "deploy": (
+        {"package"},
         {"container"},
         {"__main__"},
         {"bench"},
         {"commands"},
         {"config"},
         {"batch", "converted_tokenizer", "model_path", "overrides", "supervisor"},
-        {"bundle", "flags", "gguf", "package", "training"},
+        {"bundle", "flags", "gguf", "module_names", "training"},
     ),
     "kernels": (
         {"bench", "catalog", "cpu", "gpu"},

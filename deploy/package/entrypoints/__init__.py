@@ -1,0 +1,1 @@
+"""Names by which commands for vLLM start a server."""
