@@ -23,6 +23,7 @@ class Call:
     streams: bool = False
     """True where the answer is sent as it is generated."""
     max_tokens_is_bound: bool = False
-    """True where `max_tokens` is only an upper bound: more than there is room for is cut to the room, not refused."""
+    """True where `max_tokens` is only an upper bound: more than there is room for is cut to the room, not refused,
+    and a request without one gets the deployment's, or all the room."""
     note: Callable[[str], None] = lambda name: None
     """Tells the caller the name of what was dropped of the request."""

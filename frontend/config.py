@@ -28,13 +28,19 @@ class SamplingOverrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """-1 and 0: all tokens."""
     min_p: float | None = None
     repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+    """The `max_tokens` of a request that has none."""
 
     def __post_init__(self) -> None:
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens: must be at least 1, got {self.max_new_tokens}")
         SamplingParams(**self.values())
 
     def values(self) -> dict[str, Any]:
         """The fields that are set, as `SamplingParams` takes them."""
         values = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        if "max_new_tokens" in values:
+            values["max_tokens"] = values.pop("max_new_tokens")
         return values if self.top_k is None else values | {"top_k": read_top_k(self.top_k)}
 
 

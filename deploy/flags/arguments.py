@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 
 import yaml
 
+from quire.deploy.flags.meaning import combined
 from quire.deploy.flags.media_limits import parse_media_limits
 from quire.deploy.flags.options import ServeOptions
-from quire.deploy.flags.other_engines import OTHER_FLAGS, notice, refusal
+from quire.deploy.flags.other_engines import LONG, MEANINGS, OTHER_FLAGS, notice, options_of, refusal
 from quire.deploy.flags.sizes import parse_object
 from quire.deploy.flags.spec import Spec, specs
 from quire.deploy.flags.task_flags import MEANT, task_of
@@ -21,6 +22,7 @@ from quire.deploy.flags.vllm_flags import BARE, VLLM_FLAGS, VllmFlag
 from quire.proto.process import exit_codes
 
 MODEL_KEY = "model"
+MODEL_KEYS = (MODEL_KEY, "model-path")
 MODELS = "models"
 """Attribute that holds every MODEL while words are parsed."""
 API_KEY = "api-key"
@@ -92,17 +94,17 @@ def add_serve_arguments(parser: argparse.ArgumentParser, shown: Collection[str] 
 def add_other_flags(parser: argparse.ArgumentParser, flags: Mapping[str, VllmFlag]) -> None:
     """Flags of another engine, taken or refused, and not shown."""
     for name, flag in flags.items():
-        how: dict[str, Any] = {"nargs": 0} if flag.bare else {"nargs": "?"} if flag.speed else {}
+        how: dict[str, Any] = {"nargs": 0} if flag.bare else {"nargs": "?"} if flag.speed and flag.same else {}
         how |= {"action": OtherFlagAction, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
         parser.add_argument(f"--{name}", *flag.also, **how)
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """MODEL, and `--model MODEL` as most commands for vLLM spell it; absent, it leaves no trace in the namespace."""
+    """MODEL, and `--model MODEL` as most commands of other engines spell it; absent, it leaves no trace."""
     how: dict[str, Any] = {"action": ModelWord, "type": _argparse_type(_model), "default": argparse.SUPPRESS}
     text = "model directory, GGUF file or hub id (default: the small model that ships with quire)"
     parser.add_argument(MODEL_KEY, nargs="?", metavar="MODEL", help=text, **how)
-    parser.add_argument("--model", metavar="MODEL", help="the same, as a flag", **how)
+    parser.add_argument("--model", "-m", "--model-path", metavar="MODEL", help="the same, as a flag", **how)
 
 
 def _model(text: str) -> str:
@@ -135,6 +137,11 @@ class OtherFlagAction(argparse.Action):
             notices(namespace).append(line)
         if name in MEANT:
             setattr(namespace, name, values)
+        if (meaning := MEANINGS.get(name)) is not None:
+            try:
+                other_values(namespace)[name] = meaning.read(values or BARE)
+            except ValueError as error:
+                parser.error(f"argument {option}: {error}")
 
 
 def _add_flag(group: "argparse._ActionsContainer", spec: Spec, shown: bool) -> None:
@@ -168,7 +175,9 @@ def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
     given = vars(namespace)
     written = read_yaml(Path(namespace.config), notices(namespace)) if namespace.config else {}
     known = {spec.field for spec in specs()}
-    values = written | {key: value for key, value in given.items() if key in known or key == MODEL_KEY}
+    own = {key: value for key, value in given.items() if key in known or key == MODEL_KEY}
+    theirs = {name: written.pop(name) for name in MEANINGS if name in written}
+    values = combined(options_of(theirs), written, options_of(other_values(namespace)), own)
     model = values.pop(MODEL_KEY, "")
     in_file = {name: values.pop(name) for name in MEANT if name in values}
     if flags := in_file | {name: given[name] for name in MEANT if name in given}:
@@ -180,6 +189,12 @@ def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
         if isinstance(value, list):  # of several words, each a name or a list of names
             values[key] = tuple(name for names in value for name in names)
     return model, ServeOptions(**values)
+
+
+def other_values(namespace: argparse.Namespace) -> dict[str, Any]:
+    """The values of other engines' flags that are options of ours; in a dict that is the namespace's own."""
+    found: dict[str, Any] = vars(namespace).setdefault("other_values", {})
+    return found
 
 
 def notices(namespace: argparse.Namespace) -> list[str]:
@@ -214,6 +229,9 @@ def read_yaml(path: Path, noticed: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in content.items():
         name = str(key).replace("_", "-")
+        name = LONG.get(name, name)
+        if value is None and name in (API_KEY, *MODEL_KEYS, *by_name, *OTHER_FLAGS):
+            continue  # not set
         if name == API_KEY:
             raise UsageError(f"--config {path}: {key}: a configuration is no place for a key; use api-key-file")
         if name in OTHER_FLAGS:
@@ -224,15 +242,20 @@ def read_yaml(path: Path, noticed: list[str]) -> dict[str, Any]:
                 noticed.append(line)
             if name in MEANT:
                 values[name] = value
+            if not unsaid and name in MEANINGS:
+                try:
+                    values[name] = MEANINGS[name].read(_text(value))
+                except ValueError as error:
+                    raise UsageError(f"--config {path}: {key}: {error}") from error
             continue
-        field = name if name == MODEL_KEY else by_name[name].field if name in by_name else ""
+        field = MODEL_KEY if name in MODEL_KEYS else by_name[name].field if name in by_name else ""
         if not field:
             raise UsageError(f"--config {path}: unknown key {key!r}{near(name, [*by_name, MODEL_KEY])}")
         if field in values:
             raise UsageError(f"--config {path}: {key!r} is there twice, under two spellings")
         try:
             is_off = value is False and texts.get(key, "").lower() == OFF
-            values[field] = _yaml_model(value) if name == MODEL_KEY else _yaml_value(by_name[name], value, is_off)
+            values[field] = _yaml_model(value) if field == MODEL_KEY else _yaml_value(by_name[name], value, is_off)
         except ValueError as error:
             raise UsageError(f"--config {path}: {key}: {error}") from error
     return values
@@ -240,7 +263,9 @@ def read_yaml(path: Path, noticed: list[str]) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     """A YAML value as the command line would say it."""
-    return BARE if value is True else str(value)
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _yaml_model(value: object) -> str:
@@ -258,11 +283,11 @@ def _yaml_value(spec: Spec, value: object, is_off: bool) -> Any:
             raise ValueError(f"expected true or false, got {value!r}")
         return value
     value = OFF if is_off else value
-    if spec.kind == "names":
-        return tuple(str(name) for name in value) if isinstance(value, list) else spec.parse(str(value))
+    if spec.kind == "names" and isinstance(value, list) and not any(isinstance(one, (list, dict)) for one in value):
+        return tuple(str(name) for name in value if name is not None)
     if isinstance(value, dict) and spec.parse in (parse_object, parse_media_limits):
         return spec.parse(json.dumps(value))
-    if isinstance(value, (bool, list, dict)) or value is None:
+    if isinstance(value, (bool, list, dict)):
         raise ValueError(f"expected a single value, got {value!r}")
     parsed = spec.parse(str(value))
     if spec.kind == "choice" and parsed not in spec.choices:

@@ -45,7 +45,7 @@ class ServeOptions(ServerOptions):
         str,
         Flag(
             "model",
-            "sampling defaults before the model's: temperature, top_p, top_k, min_p, repetition_penalty",
+            "defaults before the model's: temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens",
             "JSON",
             parse_object,
             default="none",

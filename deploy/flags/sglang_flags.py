@@ -40,7 +40,6 @@ SGLANG_FLAGS: dict[str, VllmFlag] = {
     "max-running-requests": VllmFlag("use --max-num-seqs"),
     "max-total-tokens": VllmFlag("use --max-model-len for one request, --kv-cache-memory-bytes for all together"),
     "mem-fraction-static": VllmFlag("use --gpu-memory-utilization, in which the largest step has room, too"),
-    "model-path": VllmFlag("write the directory or hub id as MODEL", also=("-m",)),
     "page-size": VllmFlag("use --block-size"),
     "pp-size": VllmFlag("quire has no pipeline parallelism; --tensor-parallel-size shares every layer", ("1",)),
     "random-seed": VllmFlag("use --seed"),

@@ -7,6 +7,7 @@ that says what happens instead; the rest are refused with the way out. Flags of 
 
 from dataclasses import dataclass
 
+from quire.deploy.flags.meaning import Meaning
 from quire.deploy.flags.task_flags import MEANT
 
 BARE = "true"
@@ -23,7 +24,9 @@ class VllmFlag:
     speed: bool = False
     """Any value is taken, and `why` is said: it could only change how fast or with what memory a thing is done."""
     also: tuple[str, ...] = ()
-    """Short spellings of the flag."""
+    """Other spellings of the flag."""
+    means: Meaning | None = None
+    """The option of ours that it is; None: there is none."""
 
 
 def _always(why: str) -> VllmFlag:
@@ -80,7 +83,7 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
         "no length is long by itself: half of every step goes to the shortest prompts; see --max-num-partial-prefills",
         ("1",),
     ),
-    "nnodes": VllmFlag(_ONE_HOST, ("1",), also=("-n",)),
+    "nnodes": VllmFlag(f"{_ONE_HOST}; llama-server's -n is --n-predict", ("1",), also=("-n",)),
     "node-rank": VllmFlag(_ONE_HOST, ("0",), also=("-r",)),
     "pipeline-parallel-size": VllmFlag(
         "quire has no pipeline parallelism; --tensor-parallel-size shares every layer", ("1",), also=("-pp",)

@@ -36,6 +36,8 @@ class Defaults(msgspec.Struct, frozen=True):
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    max_tokens: int | None = None
+    """The deployment's alone; None: by the kind of request."""
 
 
 def load_defaults(directory: str) -> Defaults:
@@ -50,7 +52,7 @@ def load_defaults(directory: str) -> Defaults:
         if "top_k" in values:
             values["top_k"] = read_top_k(values["top_k"])
         defaults = msgspec.convert(values, Defaults)
-        SamplingParams(**msgspec.structs.asdict(defaults))
+        SamplingParams(**{field: getattr(defaults, field) for field in FIELDS})
     except (ValueError, TypeError, AttributeError, RecursionError, ParameterError) as error:
         raise ValueError(f"{path}: {error}; correct it or serve with --generation-config vllm") from error
     if others := [

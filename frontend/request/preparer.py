@@ -112,7 +112,7 @@ class RequestPreparer:
         if isinstance(request.input, Chat):
             request = with_reasoning_first(request, prompt.answer_format)
         if checked.max_tokens_is_bound:
-            request = validate.within_room(request, len(prompt.ids), checked.facts)
+            request = validate.within_room(request, checked.model.defaults, len(prompt.ids), checked.facts)
         if request.suffix is not None and (infill := checked.model.infill) is not None:
             request = replace(request, stop_token_ids=(*request.stop_token_ids, *infill.ends))
         params = validate.after_tokenizing(

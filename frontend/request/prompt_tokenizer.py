@@ -56,7 +56,7 @@ class PromptTokenizer:
         source = request.input
         if not isinstance(source, Chat):
             return TokenizedPrompt(await self._plain_ids(model, request, facts))
-        keep = validate.num_kept(request, facts)
+        keep = validate.num_kept(request, model.defaults, facts)
         rendered = await self._render(model, source)
         context = facts.max_model_len if keep is None else None
         ids, media = await self._placed(model, source, rendered, context, owner)
@@ -66,7 +66,7 @@ class PromptTokenizer:
 
     async def _plain_ids(self, model: ServedModel, request: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
         """The tokens of a text, or of ids."""
-        source, keep = request.input, validate.num_kept(request, facts)
+        source, keep = request.input, validate.num_kept(request, model.defaults, facts)
         context = facts.max_model_len if keep is None else None
         if source is None or isinstance(source, Chat):
             raise ParameterError("input", "is empty; set one of prompt, prompt_token_ids and chat", "EMPTY_PROMPT")
@@ -103,7 +103,7 @@ class PromptTokenizer:
         rendered = await self._render(model, source)
         ids = await self._encode(model, rendered)
         plain = await self._threads.run_single(len(rendered.text), unescaped, rendered.text, rendered.originals)
-        return _kept(ids, validate.num_kept(request, facts), request.truncation_side), plain
+        return _kept(ids, validate.num_kept(request, model.defaults, facts), request.truncation_side), plain
 
     async def tokenize(
         self,

@@ -96,7 +96,7 @@ def after_tokenizing(
 ) -> SamplingParams:
     """Check what needs the prompt's tokens; the parameters. Raises `ParameterError`."""
     room = check_length(len(prompt), request.max_tokens, facts)
-    max_tokens = default_max_tokens(request, len(prompt), room, facts)
+    max_tokens = default_max_tokens(request, defaults, len(prompt), room, facts)
     params = sampling_params(request, defaults, seed, max_tokens, bad_words)
     check_token_ids(params, () if is_within(prompt, facts.vocab_size) else prompt, facts.vocab_size)
     return params
@@ -153,11 +153,12 @@ def check_truncation(request: GenerateRequest) -> None:
         raise ParameterError("suffix", "applies to a text prompt only; leave it unset")
 
 
-def num_kept(request: GenerateRequest, facts: ModelFacts) -> int | None:
+def num_kept(request: GenerateRequest, defaults: Defaults, facts: ModelFacts) -> int | None:
     """The number of the prompt's tokens to keep; None: all of them."""
     if request.truncate_prompt_tokens != -1:
         return request.truncate_prompt_tokens
-    return max(1, facts.max_model_len - (request.max_tokens or DEFAULT_MAX_TOKENS))
+    wanted = request.max_tokens or defaults.max_tokens or DEFAULT_MAX_TOKENS
+    return max(1, facts.max_model_len - wanted)
 
 
 def check_for_text(source: object, add_special_tokens: bool | None, parse_special: bool | None) -> None:
@@ -234,20 +235,27 @@ def _count(value: int | None, field: str) -> int:
     return -1 if value is None else value
 
 
-def default_max_tokens(request: GenerateRequest, num_prompt: int, room: int, facts: ModelFacts) -> int:
-    """The `max_tokens` of a request that sets none: for a chat the rest of the context, or of the cache if smaller."""
-    if not isinstance(request.input, Chat):
-        return min(DEFAULT_MAX_TOKENS, room)
-    return _most_tokens(num_prompt, room, facts)
+def default_max_tokens(
+    request: GenerateRequest, defaults: Defaults, num_prompt: int, room: int, facts: ModelFacts
+) -> int:
+    """The `max_tokens` of a request that sets none: the deployment's, as far as there is room for it.
+
+    Where it says nothing: for a chat the rest of the context, or of the cache if smaller.
+    """
+    most = _most_tokens(num_prompt, room, facts)
+    if defaults.max_tokens is not None:
+        return min(defaults.max_tokens, most)
+    return most if isinstance(request.input, Chat) else min(DEFAULT_MAX_TOKENS, room)
 
 
-def within_room(request: GenerateRequest, num_prompt: int, facts: ModelFacts) -> GenerateRequest:
-    """The request with its `max_tokens` cut to what a prompt of so many tokens leaves.
+def within_room(request: GenerateRequest, defaults: Defaults, num_prompt: int, facts: ModelFacts) -> GenerateRequest:
+    """The request with its `max_tokens`, or the deployment's, cut to what a prompt of so many tokens leaves.
 
     Raises `ParameterError` when that is nothing.
     """
     most = _most_tokens(num_prompt, check_length(num_prompt, None, facts), facts)
-    return request if request.max_tokens is None else replace(request, max_tokens=min(request.max_tokens, most))
+    wanted = defaults.max_tokens if request.max_tokens is None else request.max_tokens
+    return replace(request, max_tokens=most if wanted is None else min(wanted, most))
 
 
 def _most_tokens(num_prompt: int, room: int, facts: ModelFacts) -> int:

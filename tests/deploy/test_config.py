@@ -202,8 +202,12 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         ({"override_generation_config": '{"top_k": "5"}'}, "^--override-generation-config: Expected `int.*top_k"),
         ({"override_generation_config": '{"temprature": 1}'}, "^--override-generation-config: .*mean 'temperature'"),
         (
-            {"override_generation_config": '{"max_new_tokens": 9}'},
-            "^--override-generation-config: 'max_new_tokens' is no",
+            {"override_generation_config": '{"typical_p": 1}'},
+            "^--override-generation-config: 'typical_p' is no default",
+        ),
+        (
+            {"override_generation_config": '{"max_new_tokens": 0}'},
+            "^--override-generation-config: max_new_tokens: must",
         ),
     ],
 )

@@ -36,6 +36,10 @@ LINES = {
     "docker run IMAGE quire serve MODEL --max-num-seqs=7": {"max_num_seqs": 7},
     "docker run IMAGE serve MODEL": {},
     "docker run IMAGE python3 -m vllm.entrypoints.openai.api_server --model MODEL --port 9000": {"http_port": 9000},
+    "docker run -p 8080:8080 IMAGE -m MODEL -c 512 --host 0.0.0.0 --port 8080 --n-gpu-layers 99": {
+        "max_model_len": 512,
+        "http_port": 8080,
+    },
     "docker run IMAGE python -m quire.entrypoints.openai.api_server --model MODEL": {},
     "docker run IMAGE python3 -m vllm.entrypoints.cli.main serve MODEL": {},
     "docker run IMAGE python -m quire MODEL": {},
@@ -45,7 +49,7 @@ REFUSED = {
     "docker run --gpus all -p 8080:80 -v $PWD/data:/data IMAGE --model-id MODEL": "--model-id: write the directory",
     "docker run --gpus all --shm-size 1g IMAGE --num-shard 2 --model MODEL": "--num-shard: use --tensor-parallel-size",
     "docker run -v ./models:/models -p 8080:8080 IMAGE -m /models/7B.gguf -c 512 --host 0.0.0.0 --port 8080"
-    " --n-gpu-layers 99": "--model-path: write the directory or hub id as MODEL",
+    " --n-gpu-layers 99": "MODEL '/models/7B.gguf': no such",
     "docker run -p 8080:8080 IMAGE -hf ggml-org/gemma-3-1b-it-GGUF": "--hf-repo: write the hub id as MODEL",
     "docker run IMAGE python3 -m sglang.launch_server --model-path MODEL": "sglang.launch_server; use `quire serve`",
     "docker run IMAGE python -m vllm.entrypoints.openai.run_batch -i a -o b": "run_batch; use `quire run-batch`",

@@ -63,8 +63,9 @@ wins. `--max_model_len` is `--max-model-len`. A switch is turned off by `--no-` 
 ## Flags of other engines alone
 
 Flags of `vllm serve`, of old releases too, of `llama-server`, SGLang and text-generation-inference, that quire has
-under no name. With a value of the second column they change nothing here, and with "any" no answer: the start says the
-third. With any other value they are refused, and the refusal says the third.
+under no name, or under another. Those with "its values" are options of ours, which the third column names. With another value
+of the second column they change nothing here, and with "any" no answer: the start says the third. With any other value they are
+refused, and the refusal says the third.
 
 {_other_flags("vLLM", VLLM_FLAGS)}
 {_other_flags("llama-server", LLAMA_FLAGS)}
@@ -88,7 +89,9 @@ def _other_flags(engine: str, flags: Mapping[str, VllmFlag]) -> str:
 
 
 def _other_flag_row(name: str, flag: VllmFlag) -> Row:
-    same = ["any"] if flag.speed else ["no value" if value == BARE else f"`{value}`" for value in flag.same]
+    same = ["no value" if value == BARE else f"`{value}`" for value in flag.same]
+    if flag.means or (flag.speed and not same):
+        same = ["its values" if flag.means else "any"]
     return code(f"--{name}", *flag.also), ", ".join(same), flag.why
 
 

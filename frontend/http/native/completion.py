@@ -15,7 +15,7 @@ from quire.proto.messages.params import ParameterError
 from quire.proto.token_column import token_column
 
 MOST_TOKENS = (1 << 31) - 1
-"""Tokens of an answer for which no number is given, which are then cut to the room there is."""
+"""Tokens of a negative `n_predict`, which are then cut to the room there is."""
 
 
 class CompletionBody(LlamaFields, kw_only=True, forbid_unknown_fields=True):
@@ -32,8 +32,8 @@ class CompletionBody(LlamaFields, kw_only=True, forbid_unknown_fields=True):
             raise ParameterError("prompt", message)
         (prompt,) = prompts
         if not isinstance(prompt, str):
-            return self.asked(token_column(prompt), label, MOST_TOKENS)
-        return self.asked(prompt, label, MOST_TOKENS, parse_special=self.parse_special is not False)
+            return self.asked(token_column(prompt), label, None, MOST_TOKENS)
+        return self.asked(prompt, label, None, MOST_TOKENS, parse_special=self.parse_special is not False)
 
 
 def routes(context: FrontendContext) -> list[Route]:

@@ -55,8 +55,9 @@ class TokensBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         sampling = msgspec.structs.replace(self.sampling_params, stream=self.stream, stream_options=self.stream_options)
         outside = {name: value for name in OUTSIDE if (value := getattr(self, name)) is not None}
         changes = {"request_id": label, "logprobs": sampling.logprobs, **outside, "return_token_ids": True}
-        welcome = context.scheduler.welcome
-        if sampling.max_tokens is None and welcome is not None and (facts := welcome.facts) is not None:
+        welcome, stated = context.scheduler.welcome, context.config.override_generation_config.max_new_tokens
+        unset = sampling.max_tokens is None and stated is None
+        if unset and welcome is not None and (facts := welcome.facts) is not None:
             changes["max_tokens"] = max(1, min(facts.max_model_len, facts.num_kv_tokens) - len(ids))
         with path_prefix("sampling_params"):
             return sampling.generate_request(ids, **changes)

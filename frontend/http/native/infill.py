@@ -13,7 +13,7 @@ from quire.frontend.http.native.llama_fields import LlamaFields
 from quire.proto.api import GenerateRequest
 
 MAX_TOKENS = 256
-"""Tokens of an answer for which no number is given: llama-server draws until the context is full."""
+"""Tokens of an answer for which nobody gives a number: llama-server draws until the context is full."""
 NAMES = {"prompt": "input_prefix", "suffix": "input_suffix"}
 
 
@@ -32,17 +32,19 @@ class InfillBody(LlamaFields, kw_only=True, forbid_unknown_fields=True):
     input_extra: list[Extra] | None = None
     prompt: str | None = None
 
-    def request(self, label: str) -> GenerateRequest:
-        """Raises `ParameterError`."""
+    def request(self, label: str, most: int) -> GenerateRequest:
+        """`most`: tokens of an answer for which no number is given. Raises `ParameterError`."""
         extra = "".join([f"{one.filename}\n{one.text}\n" for one in self.input_extra or ()])
         prefix = extra + self.input_prefix + (self.prompt or "")
-        return self.asked(prefix, label, MAX_TOKENS, suffix=self.input_suffix)
+        return self.asked(prefix, label, most, most, suffix=self.input_suffix)
 
 
 def routes(context: FrontendContext) -> list[Route]:
+    most = context.config.override_generation_config.max_new_tokens or MAX_TOKENS
+
     async def infill(request: Request) -> Response:
         payload = await read(request, InfillBody)
-        generate = await beside(request, lambda: payload.request(request_id(request)))
+        generate = await beside(request, lambda: payload.request(request_id(request), most))
         return await answered(context, payload, generate, NAMES | payload.names(), request)
 
     return [Route("/infill", infill, methods=["POST"])]

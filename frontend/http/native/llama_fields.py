@@ -66,8 +66,13 @@ class LlamaFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         """True where no token is wanted: the engine draws one all the same, which is dropped."""
         return 0 in (self.n_predict, self.max_tokens)
 
-    def asked(self, prompt: str | Sequence[int], label: str, most: int, **changes: Any) -> GenerateRequest:
-        """The request. `most`: tokens of one that gives no number. Raises `ParameterError`."""
+    def asked(
+        self, prompt: str | Sequence[int], label: str, unset: int | None, most: int, **changes: Any
+    ) -> GenerateRequest:
+        """The request. `unset`: its tokens where it gives no number; `most`: where that is negative.
+
+        Raises `ParameterError`.
+        """
         if self.n is not None and self.n != 1:
             raise ParameterError("n", "must be 1: this route answers one text; send one request for each")
         check_paths(self.response_fields or ())
@@ -83,7 +88,7 @@ class LlamaFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         return self.generate_request(
             prompt,
             request_id=label if self.request_id is None else self.request_id,
-            max_tokens=1 if self.reads_only else most if wanted is None or wanted < 0 else wanted,
+            max_tokens=1 if self.reads_only else unset if wanted is None else most if wanted < 0 else wanted,
             seed=None if self.seed in RANDOM_SEEDS else self.seed,
             logprobs=self.n_probs or None,
             return_token_ids=bool(self.return_tokens or self.return_token_ids),

@@ -27,7 +27,7 @@ def routes(context: FrontendContext) -> list[Route]:
             "top_k": info.default_top_k,
             "min_p": info.default_min_p,
             "repeat_penalty": info.default_repetition_penalty,
-            "n_predict": -1,
+            "n_predict": context.config.override_generation_config.max_new_tokens or -1,
         }
         name = info.model_names[0]
         return json_response(

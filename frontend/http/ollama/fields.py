@@ -40,7 +40,7 @@ FIXED = (
 NEUTRAL: dict[str, tuple[float, ...]] = {"mirostat": (0,), "tfs_z": (0, 1), "typical_p": (0, 1)}
 """Samplers that are not offered -> the values that ask for none."""
 MOST_TOKENS = (1 << 31) - 1
-"""`num_predict` of a request that has none, which is then cut to the room there is."""
+"""Tokens of a `num_predict` of 0 or less, which are then cut to the room there is."""
 NAMES = {
     "chat$": "messages",
     r"chat\.messages(\[\d+\])\.content_parts": r"messages\1.images",
@@ -109,7 +109,7 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "repetition_penalty": self.repeat_penalty,
             "seed": None if self.seed == -1 else self.seed,
             "stop": tuple(stop or ()),
-            "max_tokens": self.num_predict if (self.num_predict or 0) > 0 else MOST_TOKENS,
+            "max_tokens": MOST_TOKENS if self.num_predict is not None and self.num_predict <= 0 else self.num_predict,
         }
 
 

@@ -183,6 +183,16 @@ def test_off_is_a_word_though_yaml_takes_it_for_a_false(tmp_path: Path) -> None:
     assert not chosen.enable_prefix_caching
 
 
+def test_a_null_of_any_flag_leaves_it_unset(tmp_path: Path) -> None:
+    """Charts and templates write every key, and a null where nothing is set."""
+    file = tmp_path / "engine.yaml"
+    names = ["model", "model-path", "api-key", *OTHER_FLAGS, *(name for spec in specs() for name in spec.names)]
+    file.write_text("".join(f"{name}: {'~' if number % 2 else 'null'}\n" for number, name in enumerate(names)))
+    assert gather(build_parser().parse_args(["serve", "--config", str(file)])) == ("", ServeOptions())
+    file.write_text("max-num-seqs:\nserved-model-name: [a, null]\nport: 9\nhttp-port: null\n")
+    assert options("--config", str(file)) == ServeOptions(served_model_name=("a",), http_port=9)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -192,12 +202,13 @@ def test_off_is_a_word_though_yaml_takes_it_for_a_false(tmp_path: Path) -> None:
         ("max-num-seqs: true", "expected a single value"),
         ("reasoning-parser: false", "expected a single value"),
         ("max-num-seqs: off", "got 'off'"),
-        ("max-num-seqs:", "expected a single value"),
         ("max-num-seqs: {a: 1}", "expected a single value"),
         ("override-generation-config: temperature", "expected a JSON object"),
         ("enforce-eager: yes please", "expected true or false"),
         ("dtype: int3", "expected one of auto"),
-        ("model:", "expected a directory, GGUF file or hub id"),
+        ("model: 3", "expected a directory, GGUF file or hub id"),
+        ("unknown: null", "unknown key 'unknown'"),
+        ("served-model-name: [[a]]", "expected a single value"),
         ("max-num-seqs: 3\nmax_num_seqs: 4", "there twice"),
         ("port: 3\nhttp-port: 4", "there twice"),
         ("port: 3\nport: 4", "'port' is there twice"),
