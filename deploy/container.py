@@ -12,7 +12,8 @@ from pathlib import Path
 from quire.deploy.__main__ import COMMANDS
 from quire.deploy.__main__ import main as run
 from quire.deploy.commands import serve
-from quire.deploy.flags.arguments import notices, read_yaml
+from quire.deploy.flags.arguments import read_yaml
+from quire.deploy.flags.other_arguments import notices
 from quire.deploy.module_names import refuse
 
 EVERY_INTERFACE = "0.0.0.0"

@@ -26,9 +26,10 @@ from quire.deploy.commands.gpu_needs import lacking
 from quire.deploy.commands.start_plan import memory_in_words, quantization_in_words
 from quire.deploy.config import FLAGS, faults, inspected
 from quire.deploy.converted_tokenizer import tokenizer_fault, with_tokenizer
-from quire.deploy.flags.arguments import UsageError, add_other_flags, add_serve_arguments, gather, notices
+from quire.deploy.flags.arguments import UsageError, add_serve_arguments, gather
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.options import ServeOptions
+from quire.deploy.flags.other_arguments import add_other_flags, notices
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
 from quire.deploy.flags.sizes import parse_bytes
 from quire.deploy.model_path import CONFIG_ONLY, EMBEDDED, EMBEDDED_NAME, Model, check, find

@@ -16,9 +16,10 @@ import msgspec
 from quire.deploy.commands.report import addresses, engine_summary, ready_to_paste
 from quire.deploy.commands.start_plan import plan, refuse
 from quire.deploy.config import FRONTENDS_SOCKET, WORKERS_SOCKET, Composed, compose, show
-from quire.deploy.flags.arguments import UsageError, add_other_flags, add_serve_arguments, gather, notices
+from quire.deploy.flags.arguments import UsageError, add_serve_arguments, gather
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.options import ServeOptions
+from quire.deploy.flags.other_arguments import add_other_flags, notices
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
 from quire.deploy.flags.tgi_flags import TGI_FLAGS
 from quire.deploy.model_path import resolve

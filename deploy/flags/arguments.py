@@ -5,7 +5,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,11 +14,12 @@ import yaml
 from quire.deploy.flags.meaning import combined
 from quire.deploy.flags.media_limits import parse_media_limits
 from quire.deploy.flags.options import ServeOptions
+from quire.deploy.flags.other_arguments import OTHER, add_other_flags, notices, other_values
 from quire.deploy.flags.other_engines import LONG, MEANINGS, OTHER_FLAGS, notice, options_of, refusal
 from quire.deploy.flags.sizes import parse_object
 from quire.deploy.flags.spec import Spec, specs
 from quire.deploy.flags.task_flags import MEANT, task_of
-from quire.deploy.flags.vllm_flags import BARE, VLLM_FLAGS, VllmFlag
+from quire.deploy.flags.vllm_flags import VLLM_FLAGS
 from quire.proto.process import exit_codes
 
 MODEL_KEY = "model"
@@ -26,6 +27,8 @@ MODEL_KEYS = (MODEL_KEY, "model-path")
 MODELS = "models"
 """Attribute that holds every MODEL while words are parsed."""
 API_KEY = "api-key"
+LIKENESS = 0.8
+"""Likeness from which on a name is taken for a misspelt one; at 0.7 names of unlike things are alike."""
 OFF = "off"
 """A value of some options in which YAML reads a false."""
 
@@ -55,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         models = vars(parsed).pop(MODELS, [])
         if unknown:  # first: the value of an unknown flag looks like a MODEL, and may be a secret
             name = unknown[0].partition("=")[0]
-            self.error(f"unknown argument {name!r}{near(name, self._option_string_actions)}")
+            self.error(f"unknown argument {name!r}{near(name, known_flags(self))}")
         if len(models) > 1:
             self.error(f"MODEL is given twice, as {models[0]!r} and as {models[1]!r}: leave one out")
         return parsed, unknown
@@ -68,10 +71,17 @@ def _dashed(words: Sequence[str]) -> list[str]:
     return [*flags, *words[end:]]
 
 
+def known_flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The flags that a misspelt one may have meant: those of other engines are taken or refused, and mostly neither."""
+    for name, action in parser._option_string_actions.items():
+        if action.dest != OTHER or action.option_strings[0].removeprefix("--") in MEANINGS:
+            yield name
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing. Dashes make no two alike, and half of two letters does not."""
     word, by_word = name.lstrip("-"), {one.lstrip("-"): one for one in known}
-    match = difflib.get_close_matches(word, list(by_word), n=1) if len(word) > 2 else []
+    match = difflib.get_close_matches(word, list(by_word), n=1, cutoff=LIKENESS) if len(word) > 2 else []
     return f"; did you mean {by_word[match[0]]!r}?" if match else ""
 
 
@@ -89,14 +99,6 @@ def add_serve_arguments(parser: argparse.ArgumentParser, shown: Collection[str] 
             groups[title] = parser.add_argument_group(title)
         _add_flag(groups[title], spec, shown is None or spec.field in shown)
     add_other_flags(parser, VLLM_FLAGS)
-
-
-def add_other_flags(parser: argparse.ArgumentParser, flags: Mapping[str, VllmFlag]) -> None:
-    """Flags of another engine, taken or refused, and not shown."""
-    for name, flag in flags.items():
-        how: dict[str, Any] = {"nargs": 0} if flag.bare else {"nargs": "?"} if flag.speed and flag.same else {}
-        how |= {"action": OtherFlagAction, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
-        parser.add_argument(f"--{name}", *flag.also, **how)
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
@@ -122,26 +124,6 @@ class ModelWord(argparse.Action):
         models = getattr(namespace, MODELS, [])
         setattr(namespace, MODELS, models if values in models else [*models, values])
         setattr(namespace, MODEL_KEY, values)
-
-
-class OtherFlagAction(argparse.Action):
-    """A flag of another engine alone: it changes no answer, or is refused with the way out."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        name = self.option_strings[0].removeprefix("--")
-        if why := refusal(name, values or BARE):
-            parser.error(why)
-        if line := notice(name):
-            notices(namespace).append(line)
-        if name in MEANT:
-            setattr(namespace, name, values)
-        if (meaning := MEANINGS.get(name)) is not None:
-            try:
-                other_values(namespace)[name] = meaning.read(values or BARE)
-            except ValueError as error:
-                parser.error(f"argument {option}: {error}")
 
 
 def _add_flag(group: "argparse._ActionsContainer", spec: Spec, shown: bool) -> None:
@@ -189,18 +171,6 @@ def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
         if isinstance(value, list):  # of several words, each a name or a list of names
             values[key] = tuple(name for names in value for name in names)
     return model, ServeOptions(**values)
-
-
-def other_values(namespace: argparse.Namespace) -> dict[str, Any]:
-    """The values of other engines' flags that are options of ours; in a dict that is the namespace's own."""
-    found: dict[str, Any] = vars(namespace).setdefault("other_values", {})
-    return found
-
-
-def notices(namespace: argparse.Namespace) -> list[str]:
-    """Lines about flags of other engines that were taken; in a list that is the namespace's own."""
-    found: list[str] = vars(namespace).setdefault("notices", [])
-    return found
 
 
 def read_yaml(path: Path, noticed: list[str]) -> dict[str, Any]:

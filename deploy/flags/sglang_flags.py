@@ -4,6 +4,8 @@ from quire.deploy.flags.vllm_flags import BARE, VllmFlag, speed
 
 _NO_DRAFTS = "quire does not speculate yet"
 _NO_REPLICAS = "quire has no data parallelism; start one `quire serve` per replica behind a load balancer"
+_ON_DEVICE = "keys and values stay on the device"
+_ONE_KERNEL = "quire has one attention kernel for each device"
 _STEP_TOKENS = "use --max-num-batched-tokens for the tokens of one step"
 _WIDTH = "use --tensor-parallel-size"
 
@@ -31,7 +33,7 @@ SGLANG_FLAGS: dict[str, VllmFlag] = {
     "dist-init-addr": VllmFlag("quire runs on one host"),
     "dp-size": VllmFlag(_NO_REPLICAS, ("1",)),
     "enable-dp-attention": VllmFlag(_NO_REPLICAS, bare=True),
-    "enable-hierarchical-cache": VllmFlag("keys and values stay on the device", bare=True),
+    "enable-hierarchical-cache": VllmFlag(_ON_DEVICE, bare=True),
     "ep-size": VllmFlag("use --enable-expert-parallel, which deals whole experts to all workers", ("1",)),
     "is-embedding": VllmFlag("use --task embed", bare=True),
     "lora-paths": VllmFlag("quire serves no adapters yet"),
@@ -49,5 +51,30 @@ SGLANG_FLAGS: dict[str, VllmFlag] = {
     "tokenizer-path": VllmFlag("use --tokenizer"),
     "tp": VllmFlag(_WIDTH),
     "tp-size": VllmFlag(_WIDTH),
+    "allow-auto-truncate": VllmFlag("send truncate_prompt_tokens with requests", bare=True),
+    "cuda-graph-bs": speed("the sizes of captured graphs follow --max-num-seqs"),
+    "disable-fast-image-processor": speed("there is one image processor", bare=True),
+    "disaggregation-mode": VllmFlag("every engine prefills and decodes", ("null",)),
+    "dist-timeout": VllmFlag("use --startup-timeout"),
+    "enable-memory-saver": VllmFlag("an engine keeps its memory; stop it, and start it again", bare=True),
+    "enable-multimodal": VllmFlag("a model that reads images does; see --language-model-only", (BARE,), bare=True),
+    "enable-priority-scheduling": VllmFlag("use --scheduling-policy priority", bare=True),
+    "grpc-mode": VllmFlag("both APIs are always there; see --grpc-port", (BARE,), bare=True),
+    "hicache-ratio": VllmFlag(_ON_DEVICE),
+    "hicache-size": VllmFlag(_ON_DEVICE, ("0",)),
+    "log-level-http": VllmFlag("use --log-level", ("debug", "info", "warning", "error", "critical")),
+    "log-requests": VllmFlag("prompts never reach the log; use --otlp-traces-endpoint and request ids", bare=True),
+    "max-loaded-loras": VllmFlag("quire serves no adapters yet"),
+    "max-loras-per-batch": VllmFlag("quire serves no adapters yet"),
+    "prefill-attention-backend": speed(_ONE_KERNEL),
+    "decode-attention-backend": speed(_ONE_KERNEL),
+    "mm-attention-backend": speed(_ONE_KERNEL),
+    "preferred-sampling-params": VllmFlag("use --override-generation-config"),
+    "quantization-param-path": VllmFlag("scales of an fp8 cache are the checkpoint's; see --calculate-kv-scales"),
+    "sampling-defaults": VllmFlag("use --generation-config vllm for neutral ones", ("model",)),
+    "speculative-num-draft-tokens": VllmFlag(_NO_DRAFTS),
+    "speculative-num-steps": VllmFlag(_NO_DRAFTS),
+    "speculative-eagle-topk": VllmFlag(_NO_DRAFTS),
+    "torchao-config": VllmFlag("use --quantization"),
     "watchdog-timeout": VllmFlag("use --step-timeout"),
 }

@@ -8,6 +8,7 @@ that says what happens instead; the rest are refused with the way out. Flags of 
 from dataclasses import dataclass
 
 from quire.deploy.flags.meaning import Meaning
+from quire.deploy.flags.sizes import parse_number
 from quire.deploy.flags.task_flags import MEANT
 
 BARE = "true"
@@ -47,6 +48,95 @@ _NO_SHARED_CONTEXT = "quire shares no context over devices; use --tensor-paralle
 _ONE_HOST = "quire runs on one host; start one `quire serve` per host behind a load balancer"
 _NO_DRAFTS = "quire does not speculate yet"
 _NOT_LOGGED = "requests are never logged"
+_NO_CODE = "quire imports no code named on the command line"
+_NO_REPLICAS = "quire has no data parallelism; start one `quire serve` per replica behind a load balancer"
+_ON_DEVICE = "keys and values stay on the device; see --kv-cache-dtype, which halves them"
+_NO_EMBEDS = "rows that a client made are not taken; send the text or image itself"
+_NO_STATE = "quire serves no models that keep a state beside keys and values"
+_ONE_KERNEL = "quire has one kernel for each device and operation"
+_GRAMMARS = "grammars are always compiled by llguidance"
+_GRAPHS = "the sizes of captured graphs follow --max-num-seqs"
+
+
+def _each(why: str, *names: str) -> dict[str, VllmFlag]:
+    """Flags with a value that are refused for one reason."""
+    return {name: VllmFlag(why) for name in names}
+
+
+NEWER: dict[str, VllmFlag] = {
+    # options of ours
+    "shutdown-timeout": VllmFlag("--drain-timeout", means=Meaning("drain_timeout", parse_number)),
+    # no effect
+    "disable-chunked-mm-input": _always("an image is always encoded whole"),
+    "disable-hybrid-kv-cache-manager": speed("blocks behind a window are given back", bare=True),
+    "no-enable-prompt-tokens-details": speed("usage always tells the cached tokens", bare=True),
+    # one value has no effect
+    "config-format": VllmFlag("config.json is read", ("auto", "hf")),
+    "kv-offloading-size": VllmFlag(_ON_DEVICE, ("0", "0.0")),
+    "logprobs-mode": VllmFlag("there is one kind of logprobs; leave it out"),
+    "scheduler-cls": VllmFlag(_NO_CODE, ("auto",)),
+    "worker-cls": VllmFlag(_NO_CODE, ("auto",)),
+    # changes no answer
+    **{name: speed(_GRAPHS) for name in ("cudagraph-capture-sizes", "max-cudagraph-capture-size")},
+    **{name: speed(_ONE_KERNEL) for name in ("linear-backend", "mm-encoder-attn-backend", "moe-backend")},
+    "disable-access-log-for-endpoints": speed("calls are not logged"),
+    "disable-async-output-proc": speed("steps always overlap", bare=True),
+    "ignore-patterns": speed("only what is read is downloaded"),
+    "no-async-scheduling": speed("steps always overlap", bare=True),
+    "numa-bind": speed("each worker is pinned to its share of the cores", bare=True),
+    "performance-mode": speed("see deploy/TUNING.md"),
+    "prefix-caching-hash-algo": speed("prefixes are always known by SHA-256"),
+    "renderer-num-workers": speed("templates are rendered in processes of their own; see --frontends"),
+    "safetensors-load-strategy": speed("every rank reads its own share"),
+    "skip-mm-profiling": speed("memory is always measured with the largest image", bare=True),
+    "tokenizer-pool-size": speed("long texts are tokenized in processes, others in threads; see --frontends"),
+    "use-tqdm-on-load": speed("the start says how far it is", bare=True),
+    # refused
+    **_each(
+        _NO_ADAPTERS, "default-mm-loras", "lora-target-modules", "max-prompt-adapters", "qlora-adapter-name-or-path"
+    ),
+    **_each(_NO_CODE, "additional-config", "io-processor-plugin", "logits-processor-pattern", "worker-extension-cls"),
+    **_each(f"{_NO_CODE}; see --reasoning-parser", "reasoning-parser-plugin"),
+    **_each(
+        _NO_REPLICAS,
+        *(f"data-parallel-{what}" for what in ("address", "backend", "rank", "rpc-port", "size-local", "start-rank")),
+    ),
+    **_each(_NO_DRAFTS, "ngram-prompt-lookup-max", "speculative-draft-tensor-parallel-size"),
+    **_each(_NO_STATE, "mamba-block-size", "mamba-cache-dtype", "mamba-cache-mode", "mamba-ssm-cache-dtype"),
+    **_each("quire keeps KV memory in one engine; leave it out", "ec-transfer-config", "weight-transfer-config"),
+    **_each("there are no kinds of all-to-all: see --enable-expert-parallel", "all2all-backend", "eplb-config"),
+    "attention-config": VllmFlag(_ONE_KERNEL),
+    "code-revision": VllmFlag("no code of a checkpoint is run; leave it out"),
+    "collect-detailed-traces": VllmFlag("--otlp-traces-endpoint alone traces requests"),
+    "data-parallel-external-lb": _never(_NO_REPLICAS),
+    "data-parallel-hybrid-lb": _never(_NO_REPLICAS),
+    "enable-dbo": _never("steps already overlap with planning; leave it out"),
+    "enable-eplb": _never("experts stay where --enable-expert-parallel deals them"),
+    "enable-fault-tolerance": _never("workers that die are always replaced; see --max-restarts"),
+    "enable-force-include-usage": _never("send stream_options.include_usage with requests"),
+    "enable-log-outputs": _never("answers never reach the log; use --otlp-traces-endpoint and request ids"),
+    "enable-lora-bias": _never(_NO_ADAPTERS),
+    "enable-prompt-embeds": _never(_NO_EMBEDS),
+    "enable-sleep-mode": _never("an engine keeps its memory; stop it, and start it again"),
+    "exclude-tools-when-tool-choice-none": _never("tools stay in the prompt; leave them out of requests"),
+    "hf-config-path": VllmFlag("write the directory with config.json as MODEL; see --hf-overrides"),
+    "kernel-config": VllmFlag(_ONE_KERNEL),
+    "kv-events-config": VllmFlag("quire publishes no events of its cache; see /metrics and quire top"),
+    "kv-offloading-backend": VllmFlag(_ON_DEVICE),
+    "log-config-file": VllmFlag("use --log-level"),
+    "mm-encoder-only": _never("a model is served whole"),
+    "model-loader-extra-config": VllmFlag("every rank reads its own share; leave it out"),
+    "override-neuron-config": VllmFlag("devices are CPUs and NVIDIA's GPUs; see --device"),
+    "override-pooler-config": VllmFlag("the pooling is that of the checkpoint's files"),
+    "pooler-config": VllmFlag("the pooling is that of the checkpoint's files"),
+    "profiler-config": VllmFlag("see quire bench worker"),
+    "return-tokens-as-token-ids": _never("send return_tokens_as_token_ids with requests"),
+    "skip-tokenizer-init": _never("every model has its tokenizer; token ids go to /inference/v1/generate"),
+    "ssl-ciphers": VllmFlag("the ciphers are those of the TLS library; use a reverse proxy for others"),
+    "tokens-only": _never("every route is there; token ids go to /inference/v1/generate"),
+    "tool-server": VllmFlag("tools are called by clients"),
+}
+"""Flags that came later, or went."""
 
 VLLM_FLAGS: dict[str, VllmFlag] = {
     # no effect
@@ -67,11 +157,7 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "allowed-methods": VllmFlag(_NO_CORS_DETAIL, ('["*"]',)),
     "chat-template-content-format": VllmFlag("found out from the template", ("auto",)),
     "cpu-offload-gb": VllmFlag("weights stay on the device; use more devices or --quantization", ("0",)),
-    "data-parallel-size": VllmFlag(
-        "quire has no data parallelism; start one `quire serve` per replica behind a load balancer",
-        ("1",),
-        also=("-dp",),
-    ),
+    "data-parallel-size": VllmFlag(_NO_REPLICAS, ("1",), also=("-dp",)),
     "decode-context-parallel-size": VllmFlag(_NO_SHARED_CONTEXT, ("1",), also=("-dcp",)),
     "distributed-executor-backend": VllmFlag("workers are processes of this host", ("mp",)),
     "guided-decoding-backend": VllmFlag("grammars are always compiled by llguidance", ("auto", "guidance")),
@@ -160,4 +246,5 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "tool-parser-plugin": VllmFlag("quire imports no code named on the command line; see --tool-call-parser"),
     "trust-request-chat-template": _never("a template never comes from a request; use --chat-template"),
     "uds": VllmFlag("use --host and --http-port"),
+    **NEWER,
 }

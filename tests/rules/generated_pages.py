@@ -63,9 +63,9 @@ wins. `--max_model_len` is `--max-model-len`. A switch is turned off by `--no-` 
 ## Flags of other engines alone
 
 Flags of `vllm serve`, of old releases too, of `llama-server`, SGLang and text-generation-inference, that quire has
-under no name, or under another. Those with "its values" are options of ours, which the third column names. With another value
-of the second column they change nothing here, and with "any" no answer: the start says the third. With any other value they are
-refused, and the refusal says the third.
+under no name, or under another. Those with "its values" are options of ours, which the third column names. With
+another value of the second column they change nothing here, and with "any" no answer: the start says the third. With
+any other value they are refused, and the refusal says the third.
 
 {_other_flags("vLLM", VLLM_FLAGS)}
 {_other_flags("llama-server", LLAMA_FLAGS)}

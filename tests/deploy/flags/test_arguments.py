@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import golden_cli
 
 from quire.deploy.__main__ import build_parser, main
-from quire.deploy.flags.arguments import UsageError, gather
+from quire.deploy.commands import serve
+from quire.deploy.flags.arguments import Parser, UsageError, gather, known_flags, near
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.other_engines import OTHER_FLAGS
@@ -79,6 +80,48 @@ def test_values_are_read_in_their_units() -> None:
 
 def test_a_misspelt_flag_is_refused_with_the_near_one(capsys) -> None:
     assert "did you mean '--max-num-seqs'?" in refusal(capsys, "serve", "--max-num-seq", "3")
+
+
+@pytest.fixture(scope="module")
+def hinted():
+    """The flag of `quire serve` that the answer to an unknown one names."""
+    parser = Parser(add_help=False)
+    serve.add_arguments(parser)
+    known = list(known_flags(parser))
+    return lambda name: near(name, known).partition("'")[2].partition("'")[0]
+
+
+def test_a_hint_names_a_flag_that_is_taken(hinted) -> None:
+    """No near miss names what would then be refused."""
+    for name in OTHER_FLAGS:
+        meant = hinted(f"--{name}x").removeprefix("--")
+        assert not meant or meant not in OTHER_FLAGS or OTHER_FLAGS[meant].means, (name, meant)
+    for spec in specs():
+        assert hinted(f"--{spec.name}x") == f"--{spec.name}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kv-offload-threads", "shutdown-grace", "enable-mfu-metrics", "sleep-mode-backend", "cp-kv-cache-interleave-size"],
+)
+def test_a_flag_like_none_of_ours_gets_no_hint(hinted, name: str) -> None:
+    assert not hinted(f"--{name}")
+
+
+@pytest.mark.parametrize("name", ["shutdown-timeout", "enable-sleep-mode", "kv-events-config", "no-flash-attn"])
+def test_known_flags_of_others_are_answered_by_themselves(capsys, name: str) -> None:
+    flag = OTHER_FLAGS[name]
+    if flag.means or flag.speed:
+        build_parser().parse_args(["serve", f"--{name}", *([] if flag.bare else ["1"])])
+    else:
+        assert f"--{name}: {flag.why}" in refusal(capsys, "serve", f"--{name}", *([] if flag.bare else ["1"]))
+
+
+def test_a_switch_that_quire_lacks_may_be_off(hinted) -> None:
+    assert options("--no-enable-lora", "--no-enable-sleep-mode", "--shutdown-timeout", "7") == ServeOptions(
+        drain_timeout=7.0
+    )
+    assert not hinted("--no-enable-lorax")
 
 
 def test_abbreviations_are_refused(capsys) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from quire.deploy.__main__ import build_parser
-from quire.deploy.flags.arguments import UsageError, gather, notices
+from quire.deploy.flags.arguments import UsageError, gather
 from quire.deploy.flags.options import ServeOptions
+from quire.deploy.flags.other_arguments import notices
 from quire.deploy.flags.other_engines import OTHER_FLAGS
 
 
