@@ -4,8 +4,8 @@ A fast first look; the worker decides.
 """
 
 import json
-import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,10 @@ from typing import Any
 from quire.deploy.converted_tokenizer import MISSING, REMEDY, tokenizer_fault, with_tokenizer
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.gguf.folder import NAME, make_folder
+from quire.deploy.hub import REMEDY as _REMEDY
+from quire.deploy.hub import NotHereError, fetch, read_id
 from quire.deploy.overrides import by_origin, override
+from quire.deploy.weight_files import unserved
 from quire.worker.config import ENCODER_TYPES
 from quire.worker.weights.gguf.files import SUFFIX, is_gguf, models_in
 from quire.worker.weights.header import CheckpointError
@@ -28,15 +31,11 @@ PREFIX_STEP_TOKENS = 8192
 # Data only: no Python, no pickle. `*.model` is SentencePiece, `*.jinja` the chat template.
 CONFIG_ONLY = ("*.json", "README.md")
 """Files that say whether a model would run, and under which licence."""
-WANTED = ("*.safetensors", "*.json", "tokenizer*", "*.jinja", "*.model", "vocab.txt", "merges.txt")
-UNWANTED = ("consolidated*.safetensors",)
-"""Mistral's repositories have all weights twice: these are named otherwise, and nothing here reads them."""
-_HUB_ID = re.compile(r"(?P<repository>[\w][\w.-]*/[\w][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
-_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+CONFIG_AND_TOKENIZER = ("*.json", "tokenizer*", "*.jinja", "*.model", "vocab.txt", "merges.txt")
+WANTED = ("*.safetensors", *CONFIG_AND_TOKENIZER)
 MOST_NAME_BYTES = 255
 """Most bytes of a name: the system refuses to look for a longer one."""
 MOST_LISTED = 8
-_REMEDY = "give the path of a GGUF file, or of a local directory with config.json, tokenizer.json and *.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,8 @@ class Model:
     """Tokens one step may run unless --max-num-batched-tokens says otherwise."""
     tokenizer: str = ""
     """Directory of tokenizer.json; empty: `directory`."""
+    unserved: str = ""
+    """Why its weights are none that are served; empty: they are, or the directory has none."""
 
 
 def resolve(
@@ -69,8 +70,12 @@ def resolve(
         why = "must be a directory with tokenizer.json" if fault == MISSING else fault
         raise UsageError(f"--tokenizer {tokenizer}: {why}")
     if is_hub_id(given):
-        look(find(given, CONFIG_ONLY, run_dir, tokenizer, overrides).directory)
-    model = find(given, WANTED, run_dir, tokenizer, overrides)
+        with suppress(NotHereError):  # a GGUF file says itself what it is
+            model = find(given, CONFIG_ONLY, run_dir, tokenizer, overrides)
+            _refuse_unserved(model, load_format)
+            look(model.directory)
+    model = find(given, CONFIG_AND_TOKENIZER if load_format == "dummy" else WANTED, run_dir, tokenizer, overrides)
+    _refuse_unserved(model, load_format)
     given_tokenizer = Path(tokenizer) if tokenizer else model.directory
     check(model.directory, load_format, given_tokenizer)
     found = with_tokenizer(given_tokenizer, model.directory, run_dir)
@@ -79,7 +84,12 @@ def resolve(
 
 
 def is_hub_id(given: str) -> bool:
-    return bool(_HUB_ID.fullmatch(given)) and not Path(given).expanduser().exists()
+    return read_id(given) is not None and not Path(given).expanduser().exists()
+
+
+def _refuse_unserved(model: Model, load_format: str) -> None:
+    if model.unserved and load_format != "dummy":
+        raise UsageError(model.unserved)
 
 
 def find(given: str, wanted: Sequence[str], run_dir: Path, tokenizer: str, overrides: str = "") -> Model:
@@ -99,20 +109,29 @@ def _find(given: str, wanted: Sequence[str], run_dir: Path, tokenizer: str) -> M
         return Model(EMBEDDED, EMBEDDED_NAME)
     path = Path(given).expanduser()
     if (file := _gguf_file(given, path)) is not None:
-        try:
-            make_folder(file, run_dir / NAME, with_tokenizer=not tokenizer)
-        except (ModelError, CheckpointError) as error:
-            raise UsageError(f"MODEL {given!r}: {str(error).removeprefix(f'{file}: ')}") from error
-        except OSError as error:
-            raise UsageError(f"{run_dir / NAME}: cannot be written: {error.strerror}; make room there") from error
-        return Model(run_dir / NAME, given.rstrip("/"))
+        return _of_gguf(file, given, run_dir, tokenizer)
     if path.is_dir():
-        return Model(path.absolute(), given.rstrip("/"))
+        fault = unserved([file.name for file in path.iterdir()], given)
+        return Model(path.absolute(), given.rstrip("/"), unserved=fault and f"MODEL {given!r}: {fault}")
     if path.is_file():
         raise UsageError(f"MODEL {given!r}: a file, and neither a directory nor *{SUFFIX}; {_REMEDY}")
-    if match := _HUB_ID.fullmatch(given):
-        return Model(_download(match["repository"], match["revision"], list(wanted)), given)
-    raise UsageError(f"MODEL {given!r}: no such directory, and not a hub id like organisation/name; {_REMEDY}")
+    if (hub_id := read_id(given)) is None:
+        raise UsageError(f"MODEL {given!r}: no such directory, and not a hub id like organisation/name; {_REMEDY}")
+    found = fetch(hub_id, wanted, with_weights=WANTED[0] in wanted)
+    if found.path.is_file():
+        return _of_gguf(found.path, given, run_dir, tokenizer)
+    fault = unserved(found.names, given)
+    return Model(found.path, given, unserved=fault and f"MODEL {given!r}: {fault}")
+
+
+def _of_gguf(file: Path, given: str, run_dir: Path, tokenizer: str) -> Model:
+    try:
+        make_folder(file, run_dir / NAME, with_tokenizer=not tokenizer)
+    except (ModelError, CheckpointError) as error:
+        raise UsageError(f"MODEL {given!r}: {str(error).removeprefix(f'{file}: ')}") from error
+    except OSError as error:
+        raise UsageError(f"{run_dir / NAME}: cannot be written: {error.strerror}; make room there") from error
+    return Model(run_dir / NAME, given.rstrip("/"))
 
 
 def _gguf_file(given: str, path: Path) -> Path | None:
@@ -165,11 +184,6 @@ def _check(directory: Path, load_format: str, tokenizer: Path) -> None:
     if (directory / "model.safetensors.index.json").is_file():
         _check_shards(directory)
     elif not list(directory.glob("*.safetensors")):
-        if any(list(directory.glob(pattern)) for pattern in _PICKLED):
-            raise UsageError(
-                f"MODEL {directory}: the weights are pickled, and pickles run code; `quire convert DIR OUT` makes "
-                "*.safetensors of pytorch_model.bin"
-            )
         raise UsageError(f"MODEL {directory}: no *.safetensors; add them, or use --load-format dummy")
 
 
@@ -197,24 +211,3 @@ def _read_json(directory: Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"MODEL {directory}: {name} must hold a JSON object")
     return content
-
-
-def _download(repository: str, revision: str | None, wanted: list[str]) -> Path:
-    """One revision, resolved once, so that files of two commits never mix; from the local cache when offline."""
-    from httpx import HTTPError
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    which: dict[str, Any] = {"allow_patterns": wanted, "ignore_patterns": list(UNWANTED)}
-    try:
-        commit = HfApi().model_info(repository, revision=revision, timeout=20).sha
-        return Path(snapshot_download(repository, revision=commit, **which))
-    except (HfHubHTTPError, HTTPError, OfflineModeIsEnabled, OSError) as error:
-        try:
-            return Path(snapshot_download(repository, revision=revision, **which, local_files_only=True))
-        except (LocalEntryNotFoundError, OSError):
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise UsageError(
-                f"MODEL {repository!r}: neither a directory here, nor in the local hub cache, and the hub did not "
-                f"answer ({reason}); {_REMEDY}"
-            ) from error

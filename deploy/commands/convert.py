@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.deploy.flags.arguments import UsageError
+from quire.deploy.hub import fetch, read_id
 from quire.proto.process.sizes import format_bytes
 
 DESCRIPTION = (
@@ -18,6 +19,7 @@ DESCRIPTION = (
 )
 SINGLE = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
+FETCHED = ("pytorch_model*.bin", f"*/{SINGLE}")
 COPIED = ("*.json", "*.model", "*.txt", "*.jinja", "*.md", "LICENSE*", "*/config.json", "*/model.safetensors")
 """Files beside the weights: data only."""
 MOST_SHARDS = 4096
@@ -25,13 +27,13 @@ MODULE = "quire.worker.weights.convert"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="folder with config.json and pytorch_model.bin")
+    parser.add_argument("directory", metavar="DIR", help="folder with config.json and pytorch_model.bin, or a hub id")
     parser.add_argument("out", metavar="OUT", help="folder to make")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when OUT is there. Raises `UsageError` for what cannot be converted; nothing is left of OUT then."""
-    directory, out = Path(arguments.directory).expanduser(), Path(arguments.out).expanduser()
+    directory, out = _directory(arguments.directory), Path(arguments.out).expanduser()
     sources = weights_of(directory)
     if out.exists() or out.is_symlink():
         raise UsageError(f"OUT {out}: is there already; name a folder that is not")
@@ -55,6 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     size = format_bytes(converted["num_bytes"])
     print(f"{out}: {converted['num_tensors']} tensors, {size}; try `quire doctor {out}`")
     return 0
+
+
+def _directory(given: str) -> Path:
+    """The folder; that of a hub id is fetched. Raises `UsageError`."""
+    path = Path(given).expanduser()
+    if path.exists() or (hub_id := read_id(given)) is None:
+        return path
+    return fetch(hub_id, (*FETCHED, *COPIED), with_weights=True).path
 
 
 def weights_of(directory: Path) -> list[Path]:

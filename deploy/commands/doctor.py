@@ -132,7 +132,9 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
     directory: Path | None = None
     by_headers = False
     try:
-        directory = find(given, CONFIG_ONLY, made, options.tokenizer, options.hf_overrides).directory
+        found_model = find(given, CONFIG_ONLY, made, options.tokenizer, options.hf_overrides)
+        directory = found_model.directory
+        refusals += [found_model.unserved] if found_model.unserved and options.load_format != "dummy" else []
         by_headers = options.load_format != "dummy" and has_weights(directory)
         if by_headers:
             check(directory, options.load_format, Path(options.tokenizer or directory))

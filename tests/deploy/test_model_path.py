@@ -7,6 +7,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+from huggingface_hub.hf_api import RepoSibling
 
 from quire.deploy.__main__ import main
 from quire.deploy.flags.arguments import UsageError
@@ -131,6 +132,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, model: Path) -> list[dict[str, object]]
 
     class Info:
         sha = "c0ffee"
+        siblings = tuple(RepoSibling(path.name) for path in model.iterdir())
 
     def download(repository: str, **arguments: object) -> str:
         asked.append({"repository": repository, **arguments})

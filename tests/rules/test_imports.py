@@ -108,7 +108,8 @@ FLOORS = {
         {"commands"},
         {"config"},
         {"batch", "converted_tokenizer", "model_path", "overrides", "supervisor"},
-        {"bundle", "flags", "gguf", "module_names", "training"},
+        {"hub"},
+        {"bundle", "flags", "gguf", "module_names", "training", "weight_files"},
     ),
     "kernels": (
         {"bench", "catalog", "cpu", "gpu"},

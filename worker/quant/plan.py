@@ -186,10 +186,18 @@ def stated_by(config: Config) -> Stated | None:
         method = section.get("quant_method") if isinstance(section, dict) else section
         if method is None and is_modelopt(section):
             method = "modelopt"
+        method = "mlx" if method is None and _is_mlx(section) else method
         if not isinstance(section, dict) or not isinstance(method, str) or method not in READERS:
             raise refuse_method(method)
         return READERS[method](section)
+    if _is_mlx(config.get("quantization")):
+        raise refuse_method("mlx")
     return None
+
+
+def _is_mlx(section: object) -> bool:
+    """MLX names no method, and says how large groups are, under a name of its own, too."""
+    return isinstance(section, dict) and {"group_size", "bits"} <= section.keys() and "quant_method" not in section
 
 
 def plan_of(

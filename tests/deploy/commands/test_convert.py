@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -15,7 +16,7 @@ from tiny_classifiers import logits, write
 from quire.deploy.__main__ import main
 from quire.deploy.commands import convert
 from quire.deploy.flags.arguments import UsageError
-from quire.deploy.model_path import check
+from quire.deploy.model_path import check, resolve
 from quire.worker.specs.registry import checkpoint_names, read_spec
 from quire.worker.weights.open import open_checkpoint
 
@@ -39,8 +40,8 @@ def pickled(tmp_path):
 
 def test_what_serving_refuses_is_converted_and_then_taken(pickled, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(convert, "subprocess", subprocess)  # a real start, as a user's
-    with pytest.raises(UsageError, match="pickles run code; `quire convert DIR OUT` makes"):
-        check(pickled, "auto", pickled)
+    with pytest.raises(UsageError, match=f"pickles run code; `quire convert {pickled} OUT` makes"):
+        resolve(str(pickled), "auto", tmp_path)
     out = tmp_path / "out"
     assert main(["convert", str(pickled), str(out)]) == 0
     assert f"quire doctor {out}" in capsys.readouterr().out
@@ -56,6 +57,18 @@ def test_what_serving_refuses_is_converted_and_then_taken(pickled, tmp_path, cap
     check(out, "auto", out)
     assert logits(out, ["the cat"]).shape == (1, 1)
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_hub_id_is_converted_out_of_the_cache(pickled, tmp_path, monkeypatch):
+    home = tmp_path / "hub" / "models--some--model"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text("c0ffee")
+    (home / "snapshots").mkdir()
+    (home / "snapshots" / "c0ffee").symlink_to(pickled)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert main(["convert", "some/model", str(tmp_path / "out")]) == 0
+    assert load_file(tmp_path / "out" / "model.safetensors").keys() == load_file(tmp_path / "kept.safetensors").keys()
 
 
 def test_files_of_an_index_and_tensors_that_share_memory(pickled, tmp_path):

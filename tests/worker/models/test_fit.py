@@ -218,6 +218,13 @@ def test_every_reason_is_said_at_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("field", ["quantization", "quantization_config"])
+def test_a_checkpoint_of_mlx_is_refused_by_its_name(tmp_path: Path, field: str) -> None:
+    """It names no method; older ones state it in a field of their own alone."""
+    _, refusals = judged(tmp_path, {**EIGHT_B, field: {"group_size": 64, "bits": 4}})
+    assert ["quantization_config: method 'mlx' is not supported" in one for one in refusals] == [True]
+
+
 @pytest.mark.parametrize(
     ("changes", "name"),
     [

@@ -15,6 +15,7 @@ METHODS: Final[dict[str, str]] = {
     "eetq": _ON_THE_FLY,
     "quanto": _ON_THE_FLY,
     "torchao": "its tensors are objects of Python, which are never run; use the unquantized checkpoint",
+    "mlx": f"its layout is not read; {OTHERWISE}",
     "aqlm": _OWN_LAYOUT,
     "quip": _OWN_LAYOUT,
     "quark": _OWN_LAYOUT,

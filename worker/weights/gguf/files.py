@@ -15,7 +15,9 @@ SPLIT_COUNT: Final = "split.count"
 SPLIT_NUMBER: Final = "split.no"
 SPLIT_TENSORS: Final = "split.tensors.count"
 MAX_FILES: Final = 1024
-_SPLIT: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+SPLIT: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+BESIDE: Final = ("mmproj", "imatrix")
+"""Parts of the names of files that lie beside a model: the tower of one that sees, and what a quantization weighed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +32,24 @@ class GgufModel:
 
 def is_gguf(folder: Path) -> bool:
     """The weights in a folder are those of GGUF files: there are no others."""
-    return any(folder.glob(f"*{SUFFIX}")) and not any(folder.glob("*.safetensors"))
+    return bool(models_in(folder)) and not any(folder.glob("*.safetensors"))
+
+
+def is_beside(name: str) -> bool:
+    """A GGUF file of this name is no model."""
+    return any(part in name.lower() for part in BESIDE)
 
 
 def models_in(folder: Path) -> list[Path]:
     """The models of a folder, sorted: each by its file, by its first one where it is split."""
-    files = sorted(folder.glob(f"*{SUFFIX}"))
-    heads = {match["stem"] + match["count"]: path for path in reversed(files) if (match := _SPLIT.fullmatch(path.name))}
-    return sorted([path for path in files if not _SPLIT.fullmatch(path.name)] + list(heads.values()))
+    files = sorted(path for path in folder.glob(f"*{SUFFIX}") if not is_beside(path.name))
+    heads = {match["stem"] + match["count"]: path for path in reversed(files) if (match := SPLIT.fullmatch(path.name))}
+    return sorted([path for path in files if not SPLIT.fullmatch(path.name)] + list(heads.values()))
 
 
 def files_of(path: Path) -> list[Path]:
     """All files of the model that this one belongs to. Raises CheckpointError for one that is missing."""
-    match = _SPLIT.fullmatch(path.name)
+    match = SPLIT.fullmatch(path.name)
     if match is None:
         return [path]
     stem, count = match["stem"], int(match["count"])
