@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from quire.worker.weights.gguf.blocks import LAYOUTS, codes, minima, minima_unit, scale, unit
+from quire.worker.weights.gguf.blocks import LAYOUTS, codes, minima, minima_unit, scale, two_bits, unit
 from quire.worker.weights.gguf.files import read_model
 from quire.worker.weights.gguf.names import checkpoint_name
 
-WHOLE = (slice(None), slice(None))
+WHOLE = (slice(None),) * 3
 LEVELS = torch.tensor([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113.0])
 HALVES = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]) / 2
 TABLES = {"IQ4_NL": LEVELS, "IQ4_XS": LEVELS, "MXFP4": HALVES}
@@ -20,10 +20,11 @@ def meant(checkpoint, name):
     if name in checkpoint.names():
         return checkpoint.read(name, WHOLE[: len(checkpoint.shape(name))]).float()
     module = name.removesuffix(".weight")
-    codes, scale = checkpoint.read(f"{module}.codes", WHOLE), plain(checkpoint, f"{module}.scale", f"{module}.unit")
-    groups = codes.float().unflatten(1, (scale.shape[1], -1))
+    codes = checkpoint.read(f"{module}.codes", WHOLE[: len(checkpoint.shape(f"{module}.codes"))])
+    scale = plain(checkpoint, f"{module}.scale", f"{module}.unit")
+    groups = codes.float().unflatten(-1, (scale.shape[-1], -1))
     if (kind := type_of(checkpoint, name)) in TABLES:
-        return (TABLES[kind][groups.int()] * scale[..., None]).flatten(1)
+        return (TABLES[kind][groups.int()] * scale[..., None]).flatten(-2)
     if f"{module}.minima" in checkpoint.names():
         least = plain(checkpoint, f"{module}.minima", f"{module}.minima_unit")
         return (groups * scale[..., None] - least[..., None]).flatten(1)
@@ -39,15 +40,17 @@ def type_of(checkpoint, name):
 
 def plain(checkpoint, levels, unit):
     """Scales or minima; times their units where they have some."""
-    found = checkpoint.read(levels, WHOLE).float()
+    found = checkpoint.read(levels, WHOLE[: len(checkpoint.shape(levels))]).float()
     if unit not in checkpoint.names():
         return found
-    units = checkpoint.read(unit, WHOLE).float()
+    units = checkpoint.read(unit, WHOLE[:2]).float()
     return found * units.repeat_interleave(found.shape[1] // units.shape[1], 1)
 
 
 def of_blocks(raw, kind):
-    """The weight that the form of groups means by blocks uint8 [O, blocks, bytes] of a type."""
+    """The weight that the form of groups means by blocks uint8 [O, blocks, bytes] of a type; of Q2_K what is read."""
+    if kind == "Q2_K":
+        return two_bits(raw)
     layout = LAYOUTS[kind]
     q, s = codes(raw, layout).float().unflatten(1, (-1, layout.size)), scale(raw, layout).float()
     repeated = layout.block // layout.size

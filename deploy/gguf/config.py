@@ -5,16 +5,27 @@ from typing import Any, Final
 
 import numpy as np
 
-from quire.deploy.gguf.metadata import REMEDY, Metadata
-from quire.deploy.gguf.rope import rope_parameters
+from quire.deploy.gguf.families import FAMILIES, Family
+from quire.deploy.gguf.metadata import REMEDY, Metadata, shortest
+from quire.deploy.gguf.rope import YARN_ENDS, rope_parameters
 from quire.worker.weights.gguf.files import GgufModel
-from quire.worker.weights.gguf.names import ARCHITECTURE, ARCHITECTURES, EMBEDDING, HEAD, ROPE_FACTORS, ROUTED
+from quire.worker.weights.gguf.names import (
+    ARCHITECTURE,
+    ARCHITECTURES,
+    EMBEDDING,
+    HEAD,
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    ROUTED,
+    SHORT_FACTORS,
+)
 from quire.worker.weights.parts import ModelError
 
 DTYPES: Final = {"F16": "float16", "BF16": "bfloat16"}
 """Type of the embedding -> dtype of the model; of all others it is float32, which holds each of them."""
 ENDS: Final = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 BEGIN: Final = "tokenizer.ggml.bos_token_id"
+FACTORS: Final = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
 KNOWN: Final = (
     "context_length",
     "embedding_length",
@@ -35,13 +46,11 @@ KNOWN: Final = (
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
     "rope.scaling.finetuned",
+    *YARN_ENDS.values(),
     "expert_count",
     "expert_used_count",
 )
 """Keys of an architecture that are read, or that change nothing."""
-EXPERT_SIZE: Final = "expert_feed_forward_length"
-SHARED_SIZE: Final = "expert_shared_feed_forward_length"
-"""That of an expert of all tokens, which the architecture has not: files of Qwen3-Coder state 0."""
 
 
 def config_of(model: GgufModel) -> dict[str, Any]:
@@ -51,18 +60,22 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     if arch not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ModelError(ARCHITECTURE, f"{arch[:64]!r} is not supported; supported in GGUF: {known}; {REMEDY}")
-    if arch != ROUTED and metadata.integer(f"{arch}.expert_count", 0, least=0):
-        raise ModelError(f"{arch}.expert_count", f"mixtures of experts are {ROUTED} alone; {REMEDY}")
+    if arch not in ROUTED and metadata.integer(f"{arch}.expert_count", 0, least=0):
+        raise ModelError(f"{arch}.expert_count", f"mixtures of experts are {' and '.join(ROUTED)} alone; {REMEDY}")
     if not metadata.flag(f"{arch}.attention.causal", True):
         raise ModelError(f"{arch}.attention.causal", f"decoders that see what follows are not supported; {REMEDY}")
-    refuse_unread(metadata, arch, (*KNOWN, EXPERT_SIZE, SHARED_SIZE) if arch == ROUTED else KNOWN)
+    family = FAMILIES.get(arch, Family())
+    refuse_unread(metadata, arch, (*KNOWN, *family.keys))
     heads = metadata.integer(f"{arch}.attention.head_count")
     hidden = metadata.integer(f"{arch}.embedding_length")
     head_dim = metadata.integer(f"{arch}.attention.key_length", hidden // heads)
-    for name in ("attention.value_length", "rope.dimension_count"):
-        if metadata.integer(f"{arch}.{name}", head_dim) != head_dim:
+    turning = metadata.integer(f"{arch}.rope.dimension_count", head_dim)
+    alike = {"attention.value_length": metadata.integer(f"{arch}.attention.value_length", head_dim)}
+    alike |= {} if family.has_partial_rope else {"rope.dimension_count": turning}
+    for name, size in alike.items():
+        if size != head_dim:
             raise ModelError(f"{arch}.{name}", f"must be that of keys, {head_dim}; {REMEDY}")
-    return {
+    common = {
         "architectures": [ARCHITECTURES[arch]],
         "model_type": arch,
         "dtype": dtype_of(model),
@@ -74,28 +87,15 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "num_key_value_heads": metadata.integer(f"{arch}.attention.head_count_kv", heads),
         "head_dim": head_dim,
         "hidden_act": "silu",
-        "attention_bias": arch == "llama" and "blk.0.attn_q.bias" in model.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in model.tensors,
         "max_position_embeddings": metadata.integer(f"{arch}.context_length"),
         "rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": HEAD not in model.tensors,
         "bos_token_id": metadata.token(BEGIN),
-        **rope_parameters(metadata, arch, head_dim, _divisors(model, head_dim)),
-        **(_experts(metadata) if arch == ROUTED else {}),
+        **({"partial_rotary_factor": turning / head_dim} if family.has_partial_rope else {}),
+        **rope_parameters(metadata, arch, head_dim, *(_factors(model, name, turning) for name in FACTORS)),
     }
-
-
-def _experts(metadata: Metadata) -> dict[str, Any]:
-    """Fields of experts: all layers have them and the weights of a token sum to one, as llama.cpp takes for granted."""
-    if shared := metadata.integer(f"{ROUTED}.{SHARED_SIZE}", 0, least=0):
-        raise ModelError(f"{ROUTED}.{SHARED_SIZE}", f"is {shared}: experts of all tokens are not read; {REMEDY}")
-    return {
-        "num_experts": metadata.integer(f"{ROUTED}.expert_count"),
-        "num_experts_per_tok": metadata.integer(f"{ROUTED}.expert_used_count"),
-        "moe_intermediate_size": metadata.integer(f"{ROUTED}.{EXPERT_SIZE}"),
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-    }
+    return common | family.fields(metadata, common)
 
 
 def refuse_unread(metadata: Metadata, arch: str, known: Sequence[str]) -> None:
@@ -117,13 +117,12 @@ def vocab_size(model: GgufModel) -> int:
     return model.tensors[EMBEDDING].shape[0]
 
 
-def _divisors(model: GgufModel, head_dim: int) -> list[float] | None:
-    """The divisors of the ropes' angles, if the file has them."""
-    tensor = model.tensors.get(ROPE_FACTORS)
+def _factors(model: GgufModel, name: str, turning: int) -> list[float] | None:
+    """Numbers of the ropes' pairs, if the file has them."""
+    tensor = model.tensors.get(name)
     if tensor is None:
         return None
-    if tensor.type.name != "F32" or tensor.shape != (head_dim // 2,):
-        raise ModelError(ROPE_FACTORS, f"must be F32 of {head_dim // 2}, is {tensor.type.name} of {list(tensor.shape)}")
-    path = model.headers[ROPE_FACTORS].path
-    values: list[float] = np.fromfile(path, "<f4", head_dim // 2, offset=tensor.offset).tolist()
-    return values
+    if tensor.type.name != "F32" or tensor.shape != (turning // 2,):
+        raise ModelError(name, f"must be F32 of {turning // 2}, is {tensor.type.name} of {list(tensor.shape)}")
+    values = np.fromfile(model.headers[name].path, "<f4", turning // 2, offset=tensor.offset)
+    return [shortest(float(value)) for value in values]

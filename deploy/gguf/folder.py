@@ -6,12 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from quire.deploy.gguf.byte_bpe import byte_bpe
+from quire.deploy.gguf.byte_bpe import byte_bpe, roberta
 from quire.deploy.gguf.config import BEGIN, ENDS, config_of
 from quire.deploy.gguf.encoder import encoder_config
 from quire.deploy.gguf.metadata import Metadata
 from quire.deploy.gguf.pooling import CONFIG, MODULES, pooling_files
-from quire.deploy.gguf.roberta import roberta
 from quire.deploy.gguf.sampling import generation_config
 from quire.deploy.gguf.sentencepiece import sentencepiece
 from quire.deploy.gguf.unigram import unigram

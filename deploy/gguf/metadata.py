@@ -41,7 +41,7 @@ class Metadata:
         value = self._values.get(key, default)
         if type(value) not in (int, float) or not isinstance(value, int | float) or not 0 < value <= MAX_NUMBER:
             raise _wrong(key, value, "a positive number")
-        return _shortest(float(value))
+        return shortest(float(value))
 
     def real(self, key: str) -> int | float:
         """Any number but infinite ones and NaN."""
@@ -50,7 +50,7 @@ class Metadata:
             return value
         if type(value) is not float or not abs(value) <= MAX_NUMBER:
             raise _wrong(key, value, "a number")
-        return _shortest(value)
+        return shortest(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._values.get(key, default)
@@ -84,7 +84,7 @@ class Metadata:
         return [float(one) for one in value]
 
 
-def _shortest(value: float) -> float:
+def shortest(value: float) -> float:
     """The number with the fewest digits that 32 bits hold alike, as 1e-05; one of 64 bits stays as it is."""
     short = np.float32(value)
     return float(str(short)) if float(short) == value else value

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from quire.deploy.gguf.metadata import REMEDY, Metadata
 from quire.deploy.gguf.vocabulary import BYTE, NORMAL, TOKENS, Vocabulary, post_processor, token_of
+from quire.worker.weights.gguf.names import ARCHITECTURE
 from quire.worker.weights.parts import ModelError
 
 SCORES: Final = "tokenizer.ggml.scores"
@@ -30,6 +31,7 @@ def sentencepiece(metadata: Metadata, vocabulary: Vocabulary) -> dict[str, Any]:
     tokens = vocabulary.of_model
     if unknown not in tokens:
         raise ModelError(UNKNOWN, f"{unknown!r} is behind all tokens of text; {REMEDY}")
+    is_phi3 = metadata.text(ARCHITECTURE, "") == "phi3"
     has_prefix = metadata.flag("tokenizer.ggml.add_space_prefix", True)
     replaced = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     prepended = [{"type": "Prepend", "prepend": SPACE}] if has_prefix else []
@@ -37,7 +39,7 @@ def sentencepiece(metadata: Metadata, vocabulary: Vocabulary) -> dict[str, Any]:
     restored = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     return {
         "version": "1.0",
-        "added_tokens": vocabulary.added(),
+        "added_tokens": [_stripping(token) for token in vocabulary.added()] if is_phi3 else vocabulary.added(),
         "normalizer": {"type": "Sequence", "normalizers": [*prepended, replaced]},
         "pre_tokenizer": None,
         "post_processor": post_processor(metadata, vocabulary, adds_begin=True),
@@ -52,6 +54,11 @@ def sentencepiece(metadata: Metadata, vocabulary: Vocabulary) -> dict[str, Any]:
             "merges": _merges(metadata, vocabulary),
         },
     }
+
+
+def _stripping(token: dict[str, Any]) -> dict[str, Any]:
+    """A token of Phi-3, which takes the spaces behind it, as no key says. Source: llama.cpp's src/llama-vocab.cpp."""
+    return token | {"rstrip": token["special"] and token["content"] not in ("<unk>", "<s>", "<|endoftext|>")}
 
 
 def _has_bytes(vocabulary: Vocabulary) -> bool:

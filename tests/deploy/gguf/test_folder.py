@@ -181,7 +181,7 @@ REFUSED = {
         {"general.architecture": "bert" * 99},
         r"'bertbert.*' is not supported; supported in GGUF",
     ),
-    "experts": ({"llama.expert_count": 8}, "llama.expert_count: mixtures of experts are qwen3moe alone; choose"),
+    "experts": ({"llama.expert_count": 8}, "llama.expert_count: mixtures of experts are qwen3moe and gpt-oss alone"),
     "attention both ways": ({"llama.attention.causal": False}, "decoders that see what follows are not supported"),
     "a key that nobody reads": ({"llama.logit_scale": 2.0}, "llama.logit_scale: is not read; choose another file"),
     "no heads": ({"llama.attention.head_count": 0}, r"head_count: must be a whole number in \[1, "),
@@ -192,7 +192,11 @@ REFUSED = {
     "half a rotation": ({"llama.rope.dimension_count": 4}, "dimension_count: must be that of keys, 8"),
     "no epsilon": ({"llama.attention.layer_norm_rms_epsilon": 0.0}, "epsilon: must be a positive number, got 0.0"),
     "an endless epsilon": ({"llama.attention.layer_norm_rms_epsilon": float("inf")}, "must be a positive number"),
-    "another rope": ({"llama.rope.scaling.type": "longrope"}, "'longrope' is not supported; supported: none, linear"),
+    "another rope": ({"llama.rope.scaling.type": "dynamic"}, "'dynamic' is not supported; supported: none, linear"),
+    "factors that are not there": (
+        {"llama.rope.scaling.type": "longrope"},
+        r"scaling.type: must be longrope where rope_factors_long\.weight and rope_factors_short\.weight are, both",
+    ),
     "linear without a factor": ({"llama.rope.scaling.type": "linear"}, "factor: is not there"),
     "yarn without a length": ({"llama.rope.scaling.type": "yarn"}, "original_context_length: is not there"),
     "yarn of its own": ({"llama.rope.scaling.attn_factor": 1.5}, "llama.rope.scaling.attn_factor: is not read"),
@@ -233,24 +237,30 @@ def test_tensors_that_decide_the_config_are_checked(tmp_path, tensors, message):
         config_of(tmp_path, tensors=tensors)
 
 
-def ropes(divisors=None, head_dim=8, **keys):
+def ropes(divisors=None, head_dim=8, long=None, short=None, **keys):
     metadata = Metadata({f"llama.rope.{key.replace('__', '.')}": value for key, value in keys.items()})
-    return rope_parameters(metadata, "llama", head_dim, divisors)
+    return rope_parameters(metadata, "llama", head_dim, divisors, long, short)
 
 
 def test_ropes_are_those_of_a_config():
     assert ropes(freq_base=5e5) == {"rope_theta": 5e5}
     assert ropes(scaling__type="linear", scaling__factor=4.0)["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
-    yarn = ropes(scaling__type="yarn", scaling__factor=4.0, scaling__original_context_length=32768)
+    length = {"scaling__original_context_length": 32768}
+    yarn = ropes(scaling__type="yarn", scaling__factor=4.0, scaling__yarn_beta_fast=16.0, **length)
     assert yarn["rope_scaling"] == {
         "rope_type": "yarn",
         "factor": 4.0,
         "original_max_position_embeddings": 32768,
+        "beta_fast": 16.0,
     }
-    with pytest.raises(ModelError, match=r"scaling\.yarn_beta_fast: is not read"):
-        ropes(
-            scaling__type="yarn", scaling__factor=4.0, scaling__original_context_length=8, scaling__yarn_beta_fast=1.0
-        )
+    longrope = ropes(scaling__attn_factor=1.25, long=[2.0] * 4, short=[1.0] * 4, **length)
+    assert longrope["original_max_position_embeddings"] == 32768
+    assert longrope["rope_scaling"] == {
+        "rope_type": "longrope",
+        "long_factor": [2.0] * 4,
+        "short_factor": [1.0] * 4,
+        "attention_factor": 1.25,
+    }
 
 
 @pytest.mark.parametrize("base", [5e-324, 1e-300, 1e-45, 0.5, 1.0])

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import regex
+import tiktoken_ext.openai_public as openai
 from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -21,7 +23,7 @@ from quire.worker.weights.parts import ModelError
 MADE = Path(__file__).parents[2] / "worker/weights/ggufs"
 EXPECTED = json.loads((MADE / "expected.json").read_text())
 STRINGS = EXPECTED["strings"]
-MODELS = ("llama-q8_0", "llama-spm-f16", "llama3-f32", "qwen2-bf16")
+MODELS = ("llama-q8_0", "llama-spm-f16", "llama3-f32", "qwen2-bf16", "gemma-q8_0", "glm4-q8_0", "gpt-oss-mxfp4")
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def test_decoding_gives_the_text_back(made, name):
     tokenizer, _ = made(name)
     for text in STRINGS:
         meant = tokenizer.normalizer.normalize_str(text) if name == "qwen2-bf16" else text
-        meant = meant.replace("▁", " ") if name == "llama-spm-f16" else meant  # its own sign for a space
+        meant = meant.replace("▁", " ") if name in ("llama-spm-f16", "gemma-q8_0") else meant  # its sign for a space
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == meant
 
 
@@ -62,12 +64,21 @@ def test_frontends_read_it(made, name):
             assert tokenizer.encode(text, add_special_tokens=False) == ids, ascii(text)
 
 
-def test_patterns_are_the_originals():
+def test_patterns_are_the_originals(monkeypatch):
     """Of the originals' own code: what a trained vocabulary may hide is seen here."""
     from transformers import GPT2Tokenizer, Qwen2Tokenizer, RobertaTokenizer
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    assert SPLITS.keys() == {"gpt-2", "roberta-bpe", "llama-bpe", "qwen2"}
+    tiktokens = {"glm4": openai.cl100k_base, "chatglm-bpe": openai.cl100k_base, "dbrx": openai.cl100k_base}
+    tiktokens |= {"gpt-4o": openai.o200k_base}
+    assert SPLITS.keys() == {"gpt-2", "roberta-bpe", "llama-bpe", "qwen2", *tiktokens}
+    monkeypatch.setattr(openai, "load_tiktoken_bpe", lambda *_, **__: {})  # its patterns are wanted, no vocabulary
+    for name, vocabulary in tiktokens.items():
+        made = Tokenizer.from_str(json.dumps(content(**{"tokenizer.ggml.pre": name})))
+        assert made.model.ignore_merges  # as tiktoken takes a word that is a token
+        for text in STRINGS:
+            at = [span for _, span in made.pre_tokenizer.pre_tokenize_str(text)]
+            assert [text[begin:end] for begin, end in at] == regex.findall(vocabulary()["pat_str"], text)
     assert SPLITS["llama-bpe"].pattern == TikTokenConverter().pattern
     assert SPLITS["llama-bpe"].ignores_merges
     originals = {"gpt-2": GPT2Tokenizer(), "roberta-bpe": RobertaTokenizer(), "qwen2": Qwen2Tokenizer()}
@@ -112,6 +123,14 @@ def content(base=LLAMA, **changed):
 
 SPM = LLAMA | SENTENCEPIECE
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def test_tokens_of_phi3_take_the_spaces_behind_them():
+    """As the tokenizer.json of Phi-3 has it: its beginning and the end of a text do not."""
+    tokens = ["<unk>", "<s>", "</s>", "<|endoftext|>", "<|user|>", "a"]
+    changed = {"general.architecture": "phi3", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": [0.0] * 6}
+    found = content(SPM, **changed, **{"tokenizer.ggml.token_type": [2, 3, 3, 3, 3, 1]})["added_tokens"]
+    assert [token["content"] for token in found if token["rstrip"]] == ["</s>", "<|user|>"]
 
 
 def test_a_begin_and_an_end_are_added_as_the_metadata_says():

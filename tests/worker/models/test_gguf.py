@@ -40,7 +40,7 @@ def test_tokens_are_those_of_transformers(name, served_on, tmp_path, greedy, ref
     """The original's config, and the weights that `test_gguf_checkpoint` proves to be those of the file."""
     made, config = tmp_path / "made", EXPECTED[name]["config"]
     make_folder(next(MADE.glob(f"{name}*.gguf")), made, with_tokenizer=True)
-    original = written(tmp_path, config, weights_of(made, EXPECTED[name]["digests"]))
+    original = written(tmp_path, config, interleaved(weights_of(made, EXPECTED[name]["digests"])))
     decoder = loaded(made, served_on)
     prompts = [[token % config["vocab_size"] for token in prompt] for prompt in prompts]
     rows = greedy(decoder).generate(prompts, 48)
@@ -90,9 +90,23 @@ def written(folder, config, weights):
     """A checkpoint as transformers reads it."""
     made = folder / "original"
     made.mkdir()
-    (made / "config.json").write_text(json.dumps(config))
+    (made / "config.json").write_text(json.dumps({"pad_token_id": None} | config))
     save_file(weights, made / "model.safetensors")
     return made
+
+
+def interleaved(weights):
+    """With the experts of gpt-oss as its checkpoints have them: gate and up in turns, inputs first."""
+    merged = {name: value for name, value in weights.items() if ".experts." not in name}
+    for name, value in weights.items():
+        block, _, part = name.partition(".experts.")
+        if part.startswith("gate"):
+            up = weights[name.replace("gate_proj", "up_proj")]
+            part, value = part.replace("gate", "gate_up"), torch.stack((value, up), 2).flatten(1, 2)
+        if part and not part.startswith("up"):
+            stored = value.transpose(1, 2).contiguous() if part.endswith("weight") else value
+            merged[f"{block}.experts.{part.replace('.bias', '_bias').removesuffix('.weight')}"] = stored
+    return merged
 
 
 def weights_of(folder, names):

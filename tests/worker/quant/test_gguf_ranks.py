@@ -36,7 +36,7 @@ from quire.worker.weights.gguf.blocks import LAYOUTS
 from quire.worker.weights.load import fill
 
 SUPERBLOCKS = [kind for kind, layout in LAYOUTS.items() if layout.has_units]
-TYPES = {"Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
+TYPES = {"Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
 
 
 @pytest.mark.parametrize("served_on", ["cpu", "cuda"])

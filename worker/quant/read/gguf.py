@@ -22,6 +22,8 @@ FORMS: Final[dict[str, Form]] = {
     "Q4_K": Groups(4, 32, "minima", superblock=256),
     "Q5_K": Groups(5, 32, "minima", superblock=256),
     "Q6_K": Groups(6, 16, superblock=256),
+    "Q3_K": Groups(6, 16, superblock=256),
+    "Q2_K": DENSE,
     "IQ4_NL": Groups(4, 32, table="iq4_nl"),
     "IQ4_XS": Groups(4, 32, superblock=256, table="iq4_nl"),
     "MXFP4": Groups(4, 32, scale="float8_e8m0fnu", table="e2m1"),

@@ -5,7 +5,7 @@ from typing import Final
 
 from quire.worker.fields import MAX_EXPERTS, Config, flag, integer, number
 from quire.worker.specs.families import llama
-from quire.worker.specs.kinds.expert_names import HALVES, STACKED
+from quire.worker.specs.kinds.expert_names import HALVES, STACKED, of_all_by_part
 from quire.worker.specs.spec import ExpertsSpec, LayerSpec, ModelSpec
 from quire.worker.weights.layout import (
     stacked,
@@ -54,10 +54,11 @@ NAMES: Final = replace(
         NameRule(rf"{_EXPERTS}down_proj", _WEIGHT, ("down",), of_experts=stacked_inputs_first),
         NameRule(rf"{_EXPERTS}down_proj_bias", _BIAS, ("down",), of_experts=stacked),
         NameRule(rf"{_EXPERTS}down_proj{_PACKED}", STACKED, ("down",), of_experts=stacked),
+        *of_all_by_part(rf"{_LAYER}mlp\."),
     ),
     linear=(
         *(name for name in llama.NAMES.linear if ".mlp." not in name),
-        *(f"model.layers.{{n}}.mlp.experts.{name}_proj" for name in ("gate_up", "down")),
+        *(f"model.layers.{{n}}.mlp.experts.{name}_proj" for name in ("gate_up", "gate", "up", "down")),
     ),
 )
 

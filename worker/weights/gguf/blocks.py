@@ -3,7 +3,8 @@
 w[o, i] = (q[o, i] - half the range) s[o, g], or q[o, i] s[o, g] - m[o, g] where there are minima, or t[q[o, i]] s[o, g]
 where codes are places in a table t. In a block of 256 scales and minima are small integers, and what they are multiples
 of stands once. Source: ggml's `block_q8_0`, `block_q4_0`, `block_q4_1`, `block_q5_0`, `block_q5_1`, `block_q4_K`,
-`block_q5_K`, `block_q6_K`, `block_iq4_nl`, `block_iq4_xs`, `block_mxfp4`.
+`block_q5_K`, `block_q6_K`, `block_iq4_nl`, `block_iq4_xs`, `block_mxfp4`, `block_q3_K`, `block_q2_K`. Codes of 3 bits
+become the same numbers in 6; minima of groups of 16, which Q2_K has, are in no form: it is read as what it means.
 """
 
 from typing import Final, NamedTuple
@@ -31,6 +32,9 @@ class Layout(NamedTuple):
     table: Table = ""
     """Numbers that codes stand for; empty: themselves. Beside floats a scale is a byte, a power of two."""
 
+    stored_bits: int = 0
+    """Bits of a code in the file, where it becomes one of more; 0: `bits`."""
+
     @property
     def has_units(self) -> bool:
         """Scales and minima are int8, multiples of a block's float16."""
@@ -46,6 +50,7 @@ LAYOUTS: Final = {
     "Q4_K": Layout(4, 16, has_minima=True, block=SUPERBLOCK),
     "Q5_K": Layout(5, 16, has_minima=True, block=SUPERBLOCK),
     "Q6_K": Layout(6, 0, size=16, block=SUPERBLOCK),
+    "Q3_K": Layout(6, 0, size=16, block=SUPERBLOCK, stored_bits=3),
     "IQ4_NL": Layout(4, 2, table="iq4_nl"),
     "IQ4_XS": Layout(4, 8, block=SUPERBLOCK, table="iq4_nl"),
     "MXFP4": Layout(4, 1, table="e2m1"),
@@ -57,6 +62,9 @@ def codes(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
     stored = raw[..., layout.begin :]
     if layout.bits == 8:
         return (stored ^ 0x80).flatten(1)  # int8 and 128 more
+    if layout.stored_bits == 3:
+        low = _spread(unflatten(stored[..., 32:96], -1, (2, 32)), 2, -2).flatten(-3)
+        return (low + 4 * _spread(stored[..., :32], 1, -2).flatten(-2) + 28).flatten(1)  # from -4 to 3 around 32
     if layout.bits == 6:
         halves, tops = unflatten(stored[..., :128], -1, (2, 1, 64)), unflatten(stored[..., 128:192], -1, (2, 32))
         low = unflatten(torch.cat((halves & 15, halves >> 4), -2), -1, (2, 32)).flatten(-3, -2)
@@ -84,6 +92,8 @@ def scale(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
         return _halves(raw, 0)
     if layout.table:
         return _levels(raw)
+    if layout.stored_bits == 3:
+        return _sixteen_levels(raw)
     return _six_bits(raw)[0] if layout.has_minima else raw[..., 192:208].flatten(1).view(torch.int8)
 
 
@@ -94,7 +104,7 @@ def minima(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 def unit(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
     """float16 [O, I / 256]: what scales are multiples of."""
-    return _halves(raw, 0 if layout.begin else 208)
+    return _halves(raw, 0 if layout.begin else 108 if layout.stored_bits == 3 else 208)
 
 
 def minima_unit(raw: torch.Tensor) -> torch.Tensor:
@@ -116,6 +126,25 @@ def _levels(raw: torch.Tensor) -> torch.Tensor:
     low = torch.cat((low & 15, low >> 4), -1).flatten(-2)
     tops = _spread(raw[..., 2:4], 2, -1).flatten(-2)
     return (low | tops << 4).flatten(1).view(torch.int8) - 32
+
+
+def _sixteen_levels(raw: torch.Tensor) -> torch.Tensor:
+    """Scales int8 [O, I / 16], stored as 32 more in 6 bits: the lower four of sixteen groups, then the upper two."""
+    low = _spread(raw[..., 96:104], 4, -2).flatten(-2)
+    tops = _spread(raw[..., 104:108], 2, -2).flatten(-2)
+    return (low | tops << 4).flatten(1).view(torch.int8) - 32
+
+
+def two_bits(raw: torch.Tensor) -> torch.Tensor:
+    """Weights float32 [..., I] out of blocks of Q2_K uint8 [..., I / 256, bytes], which is d s q - e m."""
+    levels, d, e = (
+        raw[..., :16, None],
+        _halves(raw, 80)[..., None, None].float(),
+        _halves(raw, 82)[..., None, None].float(),
+    )
+    stored = _spread(unflatten(raw[..., 16:80], -1, (2, 32)), 2, -2).flatten(-3)
+    values = d * (levels & 15) * unflatten(stored, -1, (16, 16)) - e * (levels >> 4)
+    return values.flatten(-3)
 
 
 def _halves(raw: torch.Tensor, begin: int) -> torch.Tensor:

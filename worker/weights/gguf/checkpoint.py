@@ -7,13 +7,15 @@ from typing import Final, Literal, NamedTuple
 
 import torch
 
-from quire.worker.weights.gguf.blocks import LAYOUTS, Layout, codes, minima, minima_unit, scale, unit
+from quire.worker.weights.gguf.blocks import LAYOUTS, Layout, codes, minima, minima_unit, scale, two_bits, unit
 from quire.worker.weights.gguf.files import read_model
 from quire.worker.weights.gguf.header import GgufHeader, GgufTensor, Value
-from quire.worker.weights.gguf.names import checkpoint_name, interleaved_heads
+from quire.worker.weights.gguf.names import checkpoint_name, interleaved_heads, is_around_one
 from quire.worker.weights.header import CheckpointError
 
 DTYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DEQUANTIZED: Final = "Q2_K"
+"""The type of which no form has the numbers: it is handed out as the weight that it means, in float32."""
 Part = Literal["whole", "codes", "scale", "minima", "unit", "minima_unit"]
 
 
@@ -30,7 +32,8 @@ class GgufCheckpoint:
 
     A quantized matrix is handed out as `codes` uint8 [O, I], `scale` float16 [O, I / 32] and perhaps `minima` like it,
     in place of its `weight`; of superblocks scales and minima are int8, multiples of `unit` and `minima_unit` float16
-    [O, I / 256]; beside floats of 4 bits scales are float8_e8m0fnu. Those of all experts of a layer have an axis more.
+    [O, I / 256]; beside floats of 4 bits scales are float8_e8m0fnu. One of Q2_K is its `weight`, float32. Those of all
+    experts of a layer have an axis more.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,25 +72,30 @@ class GgufCheckpoint:
 
     def dtype(self, name: str) -> torch.dtype | None:
         """That of what is not quantized: parts of blocks are read as the form has them."""
-        return DTYPES.get(self._model.tensors[self._entries[name].stored].type.name)
+        kind = self._model.tensors[self._entries[name].stored].type.name
+        return torch.float32 if kind == DEQUANTIZED else DTYPES.get(kind)
 
     def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
-        """A region of one tensor, in its stored dtype: in place, but for what is quantized or was moved.
+        """A region of one tensor, in its stored dtype: in place, but for what is quantized, or was moved or added to.
 
         Raises CheckpointError for a type that is not read, and for a scale with which nothing can be computed.
         """
         stored, part = self._entries[name]
         tensor = self._model.tensors[stored]
-        if tensor.type.name not in DTYPES and (tensor.type.name not in LAYOUTS or len(tensor.shape) not in (2, 3)):
+        is_known = tensor.type.name in LAYOUTS or tensor.type.name == DEQUANTIZED
+        if tensor.type.name not in DTYPES and (not is_known or len(tensor.shape) not in (2, 3)):
             raise CheckpointError(f"{stored}: is {tensor.type.name} of {len(tensor.shape)} axes; that is not read")
         values = self._values(stored, tensor)
         if self._heads[stored]:
             values = values[moved_rows(tensor.shape[0], self._heads[stored], stored)[region[0]]]
         else:
             values = values[region[0]]
-        if tensor.type.name not in LAYOUTS:
-            return values[(slice(None), *region[1:])]
+        if tensor.type.name in DTYPES:
+            values = values[(slice(None), *region[1:])]
+            return values.float() - 1 if is_around_one(stored, self._model.metadata) else values
         values = values[(slice(None), *region[1:-1])]
+        if tensor.type.name == DEQUANTIZED:
+            return _finite(two_bits(values), stored)[..., region[-1]]
         rows = _unpacked(values.flatten(0, -3), LAYOUTS[tensor.type.name], part, stored)
         return rows.view(*values.shape[:-2], -1)[..., region[-1]]
 
@@ -144,6 +152,10 @@ def _unpacked(raw: torch.Tensor, layout: Layout, part: Part, stored: str) -> tor
             values = unit(raw, layout)
         case "minima_unit":
             values = minima_unit(raw)
+    return _finite(values, stored)
+
+
+def _finite(values: torch.Tensor, stored: str) -> torch.Tensor:
     if not values.float().isfinite().all():  # float8 has no such test of its own
         raise CheckpointError(f"{stored}: holds a scale that nothing can be computed with; download it again")
     return values

@@ -9,11 +9,12 @@ from gguf import GGMLQuantizationType as Type
 
 UNITS = {
     Type.Q4_K: {0: 4e-4, 2: 3e-3}, Type.Q5_K: {0: 2e-4, 2: 3e-3}, Type.Q6_K: {208: 5e-5},
-    Type.IQ4_NL: {0: 3e-3}, Type.IQ4_XS: {0: 1e-4},
+    Type.IQ4_NL: {0: 3e-3}, Type.IQ4_XS: {0: 1e-4}, Type.Q3_K: {108: 2e-3}, Type.Q2_K: {80: 4e-3, 82: 6e-3},
 }  # fmt: skip
 """Types that the package reads and does not write: where a block has numbers, and how large those of weights are."""
 BEGINS = {
     Type.Q4_1: (0, 2), Type.Q5_1: (0, 2), Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,), Type.MXFP4: (),
+    Type.Q3_K: (108,), Type.Q2_K: (80, 82),
 }  # fmt: skip
 """Where a block has numbers of 16 bits, if not at its begin alone."""
 HALVES = (0x0001, 0x83FF, 0x7BFF, 0xFBFF, 0x0000, 0x8000, 0x3C00, 0x0400)

@@ -15,8 +15,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 from blocks import blocks, random_blocks
+from families import FAMILIES
 from gguf import GGMLQuantizationType as Type
-from vocabularies import STRINGS, byte_bpe, sentencepiece_bpe
+from vocabularies import GEMMA, STRINGS, byte_bpe, sentencepiece_bpe
 
 HERE = Path(__file__).parent
 TEMPLATE = "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}{{ eos_token }}{% endfor %}"
@@ -30,7 +31,16 @@ MIXED_TABLES = {
     "attn_output": Type.IQ4_NL, "ffn_gate": Type.IQ4_XS, "ffn_up": Type.IQ4_XS, "ffn_down": Type.Q5_K,
 }  # fmt: skip
 """As those of IQ4_XS do."""
+LOW = {
+    "token_embd": Type.Q2_K, "output": Type.Q6_K, "attn_q": Type.Q2_K, "attn_k": Type.Q2_K, "attn_v": Type.Q3_K,
+    "attn_output": Type.Q4_0, "ffn_gate": Type.Q2_K, "ffn_up": Type.Q2_K, "ffn_down": Type.Q3_K,
+}  # fmt: skip
+"""As those of Q2_K do."""
+EXPERTS = {f"ffn_{part}_exps": Type.MXFP4 for part in ("gate", "up", "down")} | {"token_embd": Type.Q8_0}
+"""As gpt-oss is published."""
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+ROUND = {**SIZES, "hidden_size": 64}
+"""Whose heads are hidden size / heads, as Phi-3 has them."""
 WIDE = {**SIZES, "hidden_size": 256, "intermediate_size": 512}
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 LAYER = {
@@ -55,6 +65,7 @@ def weights(arch, config, seed):
     hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     vocabulary = (config["vocab_size"], hidden)
+    own = FAMILIES[arch].shapes(config) if arch in FAMILIES else {}
     shapes = {"token_embd.weight": vocabulary, "output_norm.weight": (hidden,)}
     if not config["tie_word_embeddings"]:
         shapes["output.weight"] = vocabulary
@@ -68,6 +79,7 @@ def weights(arch, config, seed):
             layer |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
         if arch == "qwen3":
             layer |= {"attn_q_norm.weight": (head,), "attn_k_norm.weight": (head,)}
+        layer = {name: shape for name, shape in (layer | own).items() if shape}
         shapes |= {f"blk.{n}.{name}": shape for name, shape in layer.items()}
     return {
         name: (random.standard_normal(shape) * 0.3 + ("norm" in name)).astype(np.float32)
@@ -75,14 +87,14 @@ def weights(arch, config, seed):
     }
 
 
-def checkpoint_name(name):
+def checkpoint_name(name, own):
     top = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight"}
     if name == "output.weight":
         return "lm_head.weight"
     if name in top:
         return f"model.{top[name]}"
     _, n, module, tensor = name.split(".")
-    return f"model.layers.{n}.{LAYER[module]}.{tensor}"
+    return f"model.layers.{n}.{(LAYER | own)[module]}.{tensor}".replace("sinks.weight", "sinks")
 
 
 def permuted(values, heads):
@@ -107,7 +119,7 @@ def llama3_divisors(theta, head_dim, factor):
     return np.array(divisors, dtype=np.float32)
 
 
-def add_metadata(writer, config, tokenizer):
+def add_metadata(writer, config, tokenizer, family):
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -125,14 +137,16 @@ def add_metadata(writer, config, tokenizer):
     writer.add_token_types(tokenizer["token_type"])
     if "scores" in tokenizer:
         writer.add_token_scores(tokenizer["scores"])
-        writer.add_unk_token_id(0)
-        writer.add_add_space_prefix(True)
+        writer.add_unk_token_id(tokenizer["unk"])
+        writer.add_add_space_prefix(tokenizer["adds_space"])
     if "merges" in tokenizer:
         writer.add_token_merges(tokenizer["merges"])
     writer.add_bos_token_id(tokenizer["bos"])
     writer.add_eos_token_id(tokenizer["eos"])
     writer.add_add_bos_token(tokenizer["adds_bos"])
     writer.add_chat_template(TEMPLATE)
+    if family:
+        family.add_metadata(writer, config)
 
 
 def make(
@@ -143,9 +157,10 @@ def make(
     `kind`: the type of its matrices, or of each by its module's name.
     """
     keys, ids = tokenizer
+    family = FAMILIES.get(arch)
     config = {
-        "architectures": [CLASSES[arch]],
-        "model_type": arch,
+        "architectures": [family.architecture if family else CLASSES[arch]],
+        "model_type": family.model_type if family else arch,
         **sizes,
         "head_dim": head_dim,
         "vocab_size": len(keys["tokens"]),
@@ -158,18 +173,23 @@ def make(
     }
     if stretched:
         config["rope_scaling"] = {**LLAMA3, "original_max_position_embeddings": 8192}
+    config |= family.config if family else {}
     tensors = weights(arch, config, seed)
     writer = gguf.GGUFWriter(
         HERE / f"{name}.gguf", arch, split_max_tensors=-(-len(tensors) // files) if files > 1 else 0
     )
-    add_metadata(writer, config, keys)
+    add_metadata(writer, config, keys, family)
     digests, random = {}, np.random.default_rng(seed)
     for tensor, values in tensors.items():
         module = tensor.split(".")[-2]
-        used = Type.F32 if values.ndim == 1 else kind[module] if isinstance(kind, dict) else kind
+        used = kind.get(module, Type.F32) if isinstance(kind, dict) else kind
+        used = Type.F32 if values.ndim == 1 or tensor.endswith(".bias") else used
         stored = blocks(values, used, random)
         meant = gguf.dequantize(stored, used).astype("<f4")
-        digests[checkpoint_name(tensor)] = hashlib.sha256(meant.tobytes()).hexdigest()
+        if family and family.adds_one and "norm" in module:
+            meant -= np.float32(1)
+        name_there = checkpoint_name(tensor, family.layer if family else {})
+        digests[name_there] = hashlib.sha256(meant.tobytes()).hexdigest()
         if arch == "llama" and ".attn_q." in tensor:
             stored = permuted(stored, config["num_attention_heads"])
         if arch == "llama" and ".attn_k." in tensor:
@@ -177,6 +197,8 @@ def make(
         writer.add_tensor(tensor, stored, raw_dtype=used)
     if stretched:
         writer.add_tensor("rope_freqs.weight", llama3_divisors(config["rope_theta"], config["head_dim"], 8.0))
+    for tensor, values in family.extra(config).items() if family else ():
+        writer.add_tensor(tensor, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -189,14 +211,21 @@ def main():
         path.unlink()
     spm = sentencepiece_bpe()
     spm[0].update(bos=1, eos=2, adds_bos=True)
+    gemma = sentencepiece_bpe(**GEMMA)
+    gemma[0].update(bos=2, eos=1, adds_bos=True)
     by_bytes = {}
     for pre, specials in {
         "gpt-2": ["<|endoftext|>", "<|user|>"],
         "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>"],
         "llama-bpe": ["<|begin_of_text|>", "<|eot_id|>", "<extra>"],
+        "glm4": ["<|endoftext|>", "<|user|>", "<think>"],
+        "gpt-4o": ["<|startoftext|>", "<|return|>", "<|message|>"],
     }.items():
         keys, ids = byte_bpe(pre, specials)
-        ends = {"gpt-2": "<|endoftext|>", "qwen2": "<|im_end|>", "llama-bpe": "<|eot_id|>"}
+        ends = {
+            "gpt-2": "<|endoftext|>", "qwen2": "<|im_end|>", "llama-bpe": "<|eot_id|>", "glm4": "<|user|>",
+            "gpt-4o": "<|return|>",
+        }  # fmt: skip
         at = keys["tokens"].index
         keys.update(bos=at(specials[0]), eos=at(ends[pre]), adds_bos=pre == "llama-bpe")
         by_bytes[pre] = keys, ids
@@ -218,6 +247,15 @@ def main():
             "llama-iq4_xs", "llama", MIXED_TABLES, by_bytes["gpt-2"], tied=False, head_dim=16, seed=12, sizes=WIDE
         ),
         "llama-mxfp4": make("llama-mxfp4", "llama", Type.MXFP4, by_bytes["gpt-2"], tied=False, head_dim=16, seed=13),
+        "llama-q2_k": make("llama-q2_k", "llama", LOW, by_bytes["gpt-2"], tied=False, head_dim=16, seed=14, sizes=WIDE),
+        "gemma-q8_0": make("gemma-q8_0", "gemma", Type.Q8_0, gemma, head_dim=16, seed=15),
+        "gemma2-q8_0": make("gemma2-q8_0", "gemma2", Type.Q8_0, gemma, num_layers=2, head_dim=16, seed=16),
+        "gemma3-f16": make("gemma3-f16", "gemma3", Type.F16, gemma, num_layers=6, head_dim=16, seed=17),
+        "phi3-q4_0": make("phi3-q4_0", "phi3", Type.Q4_0, spm, tied=False, head_dim=16, seed=18, sizes=ROUND),
+        "glm4-q8_0": make("glm4-q8_0", "glm4", Type.Q8_0, by_bytes["glm4"], tied=False, head_dim=16, seed=19),
+        "gpt-oss-mxfp4": make(
+            "gpt-oss-mxfp4", "gpt-oss", EXPERTS, by_bytes["gpt-4o"], num_layers=2, tied=False, head_dim=16, seed=20
+        ),
     }
     (HERE / "blocks.json").write_text(json.dumps(random_blocks(), indent=1) + "\n")
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(model)}" for name, model in expected.items())

@@ -7,11 +7,14 @@ import tempfile
 from pathlib import Path
 
 import sentencepiece
+import tiktoken_ext.openai_public as openai
 from gguf import TokenType
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers import GPT2Tokenizer, Qwen2Tokenizer
 from transformers.convert_slow_tokenizer import TikTokenConverter, bytes_to_unicode
 
+openai.load_tiktoken_bpe = lambda *_, **__: {}
+"""Its patterns are wanted, not the vocabularies, which it would fetch."""
 ROOT = Path(__file__).parents[4]
 TEXT = (ROOT / "LICENSE").read_text() + "Grüße, naïve café — 東京の天気 привет мир 12345 it's we'll DON'T\n" * 20
 STRINGS = [
@@ -56,7 +59,9 @@ def byte_bpe(pre, specials):
         vocab, merges = trained(Qwen2Tokenizer()._tokenizer.pre_tokenizer, 300)
         original = Qwen2Tokenizer(vocab=vocab, merges=merges)._tokenizer
     else:
-        vocab, merges, original = llama3()
+        vocab, merges, original = by_rank(
+            openai.o200k_base()["pat_str"] if pre == "gpt-4o" else TikTokenConverter().pattern
+        )
     tokens = [*sorted(vocab, key=vocab.get), *specials]
     types = [TokenType.NORMAL] * len(vocab) + [TokenType.CONTROL] * (len(specials) - 1) + [TokenType.USER_DEFINED]
     keys = {
@@ -69,9 +74,9 @@ def byte_bpe(pre, specials):
     return keys, {text: original.encode(text, add_special_tokens=False).ids for text in STRINGS}
 
 
-def llama3():
-    """As Meta's converter of Llama 3 makes its tokenizer: out of a list of tokens by rank."""
-    pattern = TikTokenConverter().pattern
+def by_rank(pattern):
+    """As Meta's converter of Llama 3 makes its tokenizer: out of a list of tokens by rank. So do those of GLM-4, and of
+    gpt-oss, whose pattern is tiktoken's."""
     split = pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
     words = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     vocab, _ = trained(words, 320)
@@ -80,12 +85,19 @@ def llama3():
         for token in sorted(vocab, key=vocab.get):
             file.write(base64.b64encode(bytes(of_char[char] for char in token)) + f" {vocab[token]}\n".encode())
         file.flush()
-        converter = TikTokenConverter(file.name)
+        converter = TikTokenConverter(file.name, pattern=pattern)
         vocab, merges = converter.extract_vocab_merges_from_model(file.name)
         return vocab, merges, converter.converted()
 
 
-def sentencepiece_bpe():
+GEMMA = {
+    "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "add_dummy_prefix": False,
+    "user_defined_symbols": ["<start_of_turn>", "▁▁", "▁▁▁", "\n\n"],
+}  # fmt: skip
+"""As the vocabularies of Gemma are: no space before a text, and runs of spaces and lines are tokens of their own."""
+
+
+def sentencepiece_bpe(**changed):
     """Keys of the metadata, and SentencePiece's own ids of the strings."""
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -99,6 +111,8 @@ def sentencepiece_bpe():
         split_digits=True,
         allow_whitespace_only_pieces=True,
         character_coverage=0.99,
+        minloglevel=2,
+        **changed,
     )
     original = sentencepiece.SentencePieceProcessor(model_proto=made.getvalue())
     ids = range(original.get_piece_size())
@@ -109,13 +123,20 @@ def sentencepiece_bpe():
         if original.is_control(token)
         else TokenType.BYTE
         if original.is_byte(token)
+        else TokenType.USER_DEFINED
+        if original.id_to_piece(token) in changed.get("user_defined_symbols", ())
         else TokenType.NORMAL
         for token in ids
     ]
     keys = {
         "model": "llama",
         "pre": "default",
-        "tokens": [original.id_to_piece(token) for token in ids],
+        "tokens": [
+            piece.replace("▁", " ") if kind == TokenType.USER_DEFINED else piece  # as llama.cpp's conversion has them
+            for piece, kind in zip(map(original.id_to_piece, ids), types, strict=True)
+        ],
+        "unk": original.unk_id(),
+        "adds_space": changed.get("add_dummy_prefix", True),
         "scores": [original.get_score(token) for token in ids],
         "token_type": types,
     }
