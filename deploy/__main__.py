@@ -12,6 +12,7 @@ from quire.deploy.flags.command_parser import CommandParser
 from quire.deploy.supervisor.signals import Stopped, StopSignals
 from quire.proto.process import exit_codes
 from quire.proto.process.version import version
+from quire.proto.process.visible import visible
 
 COMMANDS = {
     "serve": ("serve", "start an engine and serve its API"),
@@ -61,7 +62,7 @@ def main(
             code: int = namespace.func(namespace)
             return code
     except UsageError as error:
-        print(f"quire: error: {error}", file=sys.stderr)
+        print(visible(f"quire: error: {error}"), file=sys.stderr)
         return exit_codes.REFUSED
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed on the way out

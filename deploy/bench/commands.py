@@ -11,6 +11,7 @@ from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.bench.report.report import machine, report
 from quire.deploy.flags.command_parser import CommandParser
 from quire.proto.process import exit_codes
+from quire.proto.process.visible import visible
 
 BENCHES = {
     "scheduler": "cost of one scheduler step, alone in a process",
@@ -57,7 +58,7 @@ def _execute(name: str, module: ModuleType, args: argparse.Namespace) -> int:
         if args.plot:
             plot.write(args.plot, f"quire bench {name}", outcome.series)
     except BenchError as error:
-        print(f"quire bench {name}: {error}", file=sys.stderr)
+        print(visible(f"quire bench {name}: {error}"), file=sys.stderr)
         return exit_codes.FAILED
     report(name, outcome, before=before, as_json=args.json)
     return exit_codes.SUCCESS

@@ -66,8 +66,7 @@ def licence(directory: Path) -> str:
     except OSError:
         return ""
     header = text.split("---", 2)[1] if text.startswith("---") and text.count("---") > 1 else ""
-    stated = ", ".join(value.strip("'\" ") for value in LICENSE.findall(header))
-    return "".join(filter(str.isprintable, stated))
+    return ", ".join(value.strip("'\" ") for value in LICENSE.findall(header))
 
 
 def digest_faults(directory: Path, names: Collection[str] = ()) -> Iterator[str]:

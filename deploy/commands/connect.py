@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from quire.deploy.commands.target import checked, unreached
 from quire.deploy.flags.arguments import UsageError
 from quire.proto.api import RequestError
+from quire.proto.process.visible import visible
 
 if TYPE_CHECKING:
     from quire.proto.client import Client
@@ -59,7 +60,7 @@ def failure(error: RequestError, arguments: argparse.Namespace) -> str:
         message = f"--target {arguments.target}: {unreached(arguments.target, tls=tls) or message}"
     elif not error.reason and error.status == "UNIMPLEMENTED":
         message = f"--target {arguments.target}: a gRPC server is there, but none of quire's; give another target"
-    return f"quire: error: {message} [{error.reason or error.status}]"
+    return visible(f"quire: error: {message} [{error.reason or error.status}]")
 
 
 def first_key(path: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.hub import fetch, read_id
 from quire.proto.process.sizes import format_bytes
+from quire.proto.process.visible import visible
 
 DESCRIPTION = (
     "Read pytorch_model.bin, or the files that pytorch_model.bin.index.json names, and write the same weights as "
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"OUT {out}: cannot be written: {error}") from error
         raise
     size = format_bytes(converted["num_bytes"])
-    print(f"{out}: {converted['num_tensors']} tensors, {size}; try `quire doctor {out}`")
+    print(visible(f"{out}: {converted['num_tensors']} tensors, {size}; try `quire doctor {out}`"))
     return 0
 
 

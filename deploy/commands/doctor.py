@@ -40,6 +40,7 @@ from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import PARENT_VARIABLE
 from quire.proto.process.sizes import format_bytes, format_count
 from quire.proto.process.version import version
+from quire.proto.process.visible import visible
 from quire.worker.config import WorkerConfig
 from quire.worker.device.machine import bf16_products
 from quire.worker.specs.fit import fit
@@ -122,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         refusals = _judge(arguments, given, options, Path(made))
     print("refused:" if refusals else "refused: nothing")
     for refusal in dict.fromkeys(refusals):
-        print(f"  {refusal}")
+        print(visible(f"  {refusal}"))
     return exit_codes.FAILED if refusals else exit_codes.SUCCESS
 
 
@@ -265,7 +266,7 @@ def _section(title: str, values: dict[str, str]) -> None:
     print(f"{title}:")
     width = max((len(name) for name in values), default=0)
     for name, value in values.items():
-        print(f"  {name:<{width}}  {value}")
+        print(visible(f"  {name:<{width}}  {value}"))
 
 
 def _shown(name: str, value: object) -> str:

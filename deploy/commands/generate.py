@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from quire.proto.api import (
     VideoPart,
 )
 from quire.proto.process import exit_codes
+from quire.proto.process.visible import visible
 
 DESCRIPTION = "Send one prompt to a running `quire serve` and print the text as it is made."
 
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         client.close()
     if arguments.json:
-        print(msgspec.json.encode(printer.summary()).decode())
+        print(visible(msgspec.json.encode(printer.summary()).decode()))
     else:
         printer.print_rest()
     return exit_codes.SUCCESS if printer.ended_well else exit_codes.FAILED
@@ -98,6 +99,8 @@ class AnswerPrinter:
 
     def __init__(self, stream: bool) -> None:
         self._stream = stream
+        self._shown: Callable[[str], str] = visible if sys.stdout.isatty() else str
+        """A file gets the text as it is."""
         self._begin = time.monotonic()
         self._first_token_seconds = 0.0
         self._texts: defaultdict[int, str] = defaultdict(str)
@@ -113,7 +116,7 @@ class AnswerPrinter:
                     self._first_token_seconds = self._first_token_seconds or time.monotonic() - self._begin
                     self._texts[event.output_index] += event.text
                     if self._stream:
-                        print(event.text, end="", flush=True)
+                        print(self._shown(event.text), end="", flush=True)
                 case Finished():
                     self._finished[event.output_index] = event
 
@@ -129,14 +132,12 @@ class AnswerPrinter:
             print()
         else:
             for index in sorted(self._finished):
-                print(f"--- output {index}\n{self._texts[index]}")
+                print(f"--- output {index}\n{self._shown(self._texts[index])}")
         seconds = time.monotonic() - self._begin
         num_tokens = sum(finished.usage.completion_tokens for finished in self._finished.values())
         reasons = ", ".join(_reason(finished) for _, finished in sorted(self._finished.items()))
-        print(
-            f"[{num_tokens} tokens in {seconds:.2f} s, first after {self._first_token_seconds:.3f} s; {reasons}]",
-            file=sys.stderr,
-        )
+        figures = f"{num_tokens} tokens in {seconds:.2f} s, first after {self._first_token_seconds:.3f} s"
+        print(visible(f"[{figures}; {reasons}]"), file=sys.stderr)
 
     def summary(self) -> dict[str, object]:
         started = self._started

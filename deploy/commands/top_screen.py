@@ -10,6 +10,7 @@ from rich.text import Text
 
 from quire.proto.api import EngineLoad, EngineStatus, LiveOutput, ServerInfo, StepRecord
 from quire.proto.metrics.rates import Rates, rates
+from quire.proto.process.visible import visible
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 60
@@ -43,7 +44,7 @@ class TopScreen:
 
     def lose(self, message: str) -> None:
         """Show that the server does not answer any more, above what was known last."""
-        self._drawn = Group(Text(f"no answer: {message}", "bold red"), self._drawn)
+        self._drawn = Group(Text(visible(f"no answer: {message}"), "bold red"), self._drawn)
         self._refresh()
 
     def print(self) -> None:
@@ -78,9 +79,10 @@ def draw(target: str, info: ServerInfo, status: EngineStatus, lines: int) -> Gro
 
 
 def _title(target: str, info: ServerInfo, load: EngineLoad) -> Text:
-    title = Text.assemble(("quire ", "bold"), info.version, "  ", (load.state, STYLES.get(load.state, "red")))
-    title.append(f"  epoch {load.epoch} step {load.step}  {', '.join(info.model_names)} at {target}")
-    return title.append(f"  {info.state_detail}" if info.state_detail else "")
+    state = (visible(load.state), STYLES.get(load.state, "red"))
+    title = Text.assemble(("quire ", "bold"), visible(info.version), "  ", state)
+    title.append(visible(f"  epoch {load.epoch} step {load.step}  {', '.join(info.model_names)} at {target}"))
+    return title.append(visible(f"  {info.state_detail}" if info.state_detail else ""))
 
 
 def _seconds(step: StepRecord) -> float:
@@ -136,6 +138,7 @@ def _requests(outputs: Sequence[LiveOutput], lines: int) -> list[Table | Text]:
         generated = f"{output.num_tokens - output.num_prompt}/{output.max_tokens}"
         numbers = (output.num_prompt, output.cached_tokens, generated, output.num_blocks, output.num_preemptions)
         name = f"{output.label} #{output.output_index}" if output.output_index else output.label
-        table.add_row(Text(name), output.state, f"{output.age_seconds:.1f}s", *map(str, numbers))
+        words = [Text(visible(word)) for word in (name, output.state)]
+        table.add_row(*words, f"{output.age_seconds:.1f}s", *map(str, numbers))
     rest = len(outputs) - lines
     return [table, Text(f"and {rest} more", "dim")] if rest > 0 else [table]

@@ -21,6 +21,7 @@ from quire.deploy.flags.spec import Spec, specs
 from quire.deploy.flags.task_flags import MEANT, task_of
 from quire.deploy.flags.vllm_flags import VLLM_FLAGS
 from quire.proto.process import exit_codes
+from quire.proto.process.visible import visible
 
 MODEL_KEY = "model"
 MODEL_KEYS = (MODEL_KEY, "model-path")
@@ -44,7 +45,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**(arguments | {"allow_abbrev": False}))
 
     def error(self, message: str) -> NoReturn:
-        print(f"quire: error: {message}  (see `{self.prog} --help`)", file=sys.stderr)
+        print(visible(f"quire: error: {message}  (see `{self.prog} --help`)"), file=sys.stderr)
         sys.exit(exit_codes.REFUSED)
 
     def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from quire.proto.process.parent_death import PARENT_VARIABLE
 from quire.proto.process.sizes import format_bytes
+from quire.proto.process.visible import visible
 from quire.worker.device.machine import machine_bytes, oom_kills
 
 ProcessRole = Literal["scheduler", "worker", "frontend"]
@@ -129,7 +130,7 @@ class SupervisedProcess:
                 lines, self._partial = [*lines, self._partial], b""
             for line in lines:
                 if line:
-                    self._pass_on(line.decode(errors="replace").rstrip())
+                    self._pass_on(visible(line.decode(errors="replace").rstrip()))
 
     def _pass_on(self, line: str) -> None:
         self.last_lines.append(line)

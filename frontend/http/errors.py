@@ -7,7 +7,6 @@ clients.
 
 import asyncio
 import math
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -20,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.frontend.errors import as_request_error
 from quire.frontend.http.decoding.ignored import HEADER, Ignored
 from quire.frontend.metrics.metrics import Metrics
+from quire.frontend.request.validate import REQUEST_ID
 from quire.proto.api import RequestError
 from quire.proto.messages.errors import REASONS
 from quire.proto.messages.params import ParameterError
@@ -34,7 +34,6 @@ TYPES = {
 }
 CODES = {404: "not_found", 405: "method_not_allowed"}
 STATUS_OF = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 429, "UNAVAILABLE": 503}
-LABEL = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class HttpError(Exception):
@@ -117,9 +116,9 @@ class ErrorLayer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
-        given = [value for name, value in scope["headers"] if name == b"x-request-id"]
-        fits = not given or (len(given) == 1 and LABEL.fullmatch(given[0]) is not None)
-        label = given[0].decode() if given and fits else uuid.uuid4().hex
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"]
+        fits = not given or (len(given) == 1 and REQUEST_ID.fullmatch(given[0]) is not None)
+        label = given[0] if given and fits else uuid.uuid4().hex
 
         async def labelled(message: Message) -> None:
             nonlocal started

@@ -10,7 +10,7 @@ import msgspec
 from quire.frontend.config import FrontendConfig
 from quire.frontend.request.model_lookup import ModelLookup
 from quire.frontend.request.prompt_images import KINDS
-from quire.frontend.request.validate import served
+from quire.frontend.request.validate import check_request_id, served
 from quire.frontend.stream.paced_question import PacedQuestion
 from quire.proto import api
 from quire.proto.api import RequestError
@@ -113,8 +113,10 @@ class EngineInfo:
 
         Raises `ParameterError`, or `RequestError` when the scheduler does not answer.
         """
-        if not 1 <= len(labels) <= MAX_ABORT_IDS or not all(labels):
-            raise ParameterError("request_ids", f"must be 1 to {MAX_ABORT_IDS} request ids, none of them empty")
+        if not 1 <= len(labels) <= MAX_ABORT_IDS:
+            raise ParameterError("request_ids", f"must be 1 to {MAX_ABORT_IDS} request ids, got {len(labels)}")
+        for position, label in enumerate(labels):
+            check_request_id(label, f"request_ids[{position}]")
         answer = await self._scheduler.ask(AbortLabels, tuple(labels))
         return list(zip(labels, answer.counts, strict=True))
 
@@ -123,8 +125,7 @@ class EngineInfo:
 
         Raises `ParameterError`, `RequestError` (UNKNOWN_REQUEST) when nobody remembers one, or when no answer comes.
         """
-        if not label:
-            raise ParameterError("request_id", "must not be empty")
+        check_request_id(label)
         answer = await self._scheduler.ask(ExplainQuery, label, arrival)
         if not answer.stories:
             text = f"no request {label[:128]!r} lives or has ended lately; it is the id its answer began with"

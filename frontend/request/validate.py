@@ -4,6 +4,7 @@ Errors name the field as `quire.proto` does. The scheduler checks again.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -28,7 +29,7 @@ from quire.proto.messages.params import (
 )
 from quire.proto.messages.requests import Limits, ModelFacts, Welcome
 
-MAX_REQUEST_ID = 128
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 SIDES = ("left", "right")
 DEFAULT_MAX_TOKENS = 16
 """`max_tokens` of a request that is no chat and sets none."""
@@ -120,8 +121,8 @@ def check_adapter(name: str | None, facts: ModelFacts) -> str:
 
 def check_labels(request: GenerateRequest, limits: Limits) -> None:
     """Check the fields that are about neither prompt, time nor sampling. Raises `ParameterError`."""
-    if request.request_id is not None and not 1 <= len(request.request_id) <= MAX_REQUEST_ID:
-        raise ParameterError("request_id", f"must be 1 to {MAX_REQUEST_ID} characters")
+    if request.request_id is not None:
+        check_request_id(request.request_id)
     if request.cache_salt is not None and not 1 <= len(request.cache_salt) <= MAX_CACHE_SALT:
         message = f"must be 1 to {MAX_CACHE_SALT} characters; leave it unset to share prefixes with all"
         raise ParameterError("cache_salt", message)
@@ -135,6 +136,13 @@ def check_labels(request: GenerateRequest, limits: Limits) -> None:
         raise ParameterError("best_of", f"must be an integer in [n, {MAX_N}], got {request.best_of}")
     check_truncation(request)
     check_for_text(request.input, request.add_special_tokens, request.parse_special)
+
+
+def check_request_id(label: str, field: str = "request_id") -> None:
+    """Check an id that logs, terminals and headers repeat. Raises `ParameterError`."""
+    if not REQUEST_ID.fullmatch(label):
+        shown = f"{label[:SHOWN_NAME]!r}" if label else "an empty one"
+        raise ParameterError(field, f"must be 1 to 128 visible ASCII characters, without blanks; got {shown}")
 
 
 def check_truncation(request: GenerateRequest) -> None:

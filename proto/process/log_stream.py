@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from quire.proto.process.visible import visible
+
 MOST_BYTES = 1 << 20
 """Bytes that wait for a reader; beyond them the oldest lines are left out and counted."""
 PIECE_BYTES = 64 << 10
@@ -67,7 +69,7 @@ class LogStream(io.TextIOBase):
         return len(text)
 
     def write_line(self, line: str) -> None:
-        self.write(f"{line}\n")
+        self.write(f"{visible(line)}\n")
 
     def drain(self, seconds: float = LAST_SECONDS) -> None:
         """Give the reader so long to take what waits."""

@@ -34,7 +34,7 @@ BOUNDS: dict[str, tuple[Any, list[Any], str]] = {
         tuple(f"x{one}" for one in range(64)), [tuple(f"x{one}" for one in range(129)), ("x" * 257,)], "128|256",
     ),
     "cache_salt": ("s" * 128, ["s" * 129, ""], "128"),
-    "request_id": ("r" * 128, ["r" * 129, ""], "128"),
+    "request_id": ("r" * 128, ["r" * 129, "", "a b", "a\n", "\x1b[2J", "a\x7f", "\x9b2J", "\u202ea", "é"], "128"),
     "structured": (
         Structured("json_schema", TEXT[:-2] + "x" * (65_536 - len(TEXT)) + TEXT[-2:]),
         [Structured("choice", json.dumps(["a"] * 1025))], "1024",

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from quire.proto.process.control_group import num_cores
+from quire.proto.process.visible import visible
 
 Figure = float | int | str | None | Mapping[str, "Figure"]
 
@@ -87,7 +88,7 @@ def report(name: str, outcome: Outcome, *, before: Mapping[str, Figure], as_json
     where = f"{before['cpu']}, {before['cores']} cores"
     print(f"quire bench {name}: {where}, commit {document['commit']}, seed {outcome.seed}")
     for key, value in _flat(outcome.figures):
-        print(f"  {key:<40} {_text(value):>14}")
+        print(visible(f"  {key:<40} {_text(value):>14}"))
     if as_json:
         print(json.dumps(document, default=str), flush=True)
 

@@ -136,7 +136,7 @@ class Gatherer:
         name = model.called(request.model)
         validate.check_task(tasks, facts)
         common = GenerateRequest(
-            request_id=request.request_id or uuid.uuid4().hex,
+            request_id=uuid.uuid4().hex if request.request_id is None else request.request_id,
             model=name,
             truncate_prompt_tokens=request.truncate_prompt_tokens,
             truncation_side=request.truncation_side,

@@ -237,10 +237,10 @@ def test_it_takes_a_line_of_serve_as_it_is_and_judges_all_of_it(capsys, eight_b:
 
 
 def test_the_licence_of_the_model_card_is_shown(capsys, eight_b: Path) -> None:
-    card = "---\nlicense: other\nlicense_name: llama3.1\ntags: [x]\n---\n# A model\nlicense: mine\n"
+    card = "---\nlicense: other\nlicense_name: llama3.1\x9b2J\ntags: [x]\n---\n# A model\nlicense: mine\n"
     (eight_b / "README.md").write_text(card)
     main(["doctor", str(eight_b), "--device-memory", "48GiB"])
-    assert "other, llama3.1, says the model card\n" in capsys.readouterr().out
+    assert "other, llama3.1\\u009b2J, says the model card\n" in capsys.readouterr().out
 
 
 def test_files_are_compared_with_the_digests_beside_them(capsys, eight_b: Path) -> None:

@@ -154,6 +154,23 @@ def test_json_is_one_object(server, capsys) -> None:
     assert answer["outputs"][0]["usage"]["completion_tokens"] == 2
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"], ["--n", "2"]])
+def test_text_can_do_nothing_to_a_terminal_and_reaches_a_file_as_it_is(server, capsys, monkeypatch, flags) -> None:
+    text = "a\tb\n\x9b2J\u202ec 👩\u200d💻"
+    monkeypatch.setattr(server, "events", (Started("r1", "m", 3), Delta(0, text, [1]), Finished(0, "length", USAGE)))
+    main(["generate", "x", *flags])
+    in_file = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    main(["generate", "x", *flags])
+    on_terminal = capsys.readouterr().out
+    if flags == ["--json"]:
+        assert json.loads(in_file)["outputs"][0]["text"] == json.loads(on_terminal)["outputs"][0]["text"] == text
+    else:
+        assert text in in_file
+        assert "a\tb\n\\u009b2J\\u202ec 👩\u200d💻\n" in on_terminal
+    assert not {*"\x9b\u202e"} & {*on_terminal}
+
+
 def test_several_outputs_are_not_mixed(server, capsys, monkeypatch) -> None:
     events = (Delta(1, "b1", [1]), Delta(0, "a1", [1]), Delta(1, "b2", [1]), Delta(0, "a2", [1]))
     ends = (Finished(1, "stop", USAGE), Finished(0, "stop", USAGE))

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from parts.clock import GUARD
 
@@ -110,6 +112,24 @@ def test_one_print_tells_state_throughput_memory_queue_and_requests(server, caps
     assert ["first", "[bold]", "running", "1.5s", "30", "16", "12/100", "11", "0"] in rows
     assert ["second", "#1", "waiting", "0.5s", "40", "0", "0/9", "0", "2"] in rows
     assert "\x1b" not in text
+
+
+def test_what_a_server_says_can_do_nothing_to_the_terminal(server, monkeypatch, capsys) -> None:
+    """Names, states, labels and refusals of a server that is not ours, or is older."""
+    bad = "a\x1b]0;title\x07\x9b2J\x7f\r\u202eb"
+    outputs = [msgspec.structs.replace(OUTPUTS[0], label=bad, state=bad)]
+    load = msgspec.structs.replace(LOAD, state=bad)
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr(server, "answer", EngineStatus(100.0, load, outputs, (0,), STEPS))
+    monkeypatch.setattr(
+        server, "server_info", lambda self: replace(INFO, version=bad, state_detail=bad, model_names=(bad,))
+    )
+    assert main(["top", "--once"]) == 0
+    monkeypatch.setattr(server, "answer", RequestError("BUG", bad))
+    assert main(["top"]) == 1
+    shown = "".join(capsys.readouterr())
+    assert shown.count(r"a\u001b]0;title\u0007\u009b2J\u007f\u000d\u202eb") == 7
+    assert not {*bad} - {*"a]0;title2Jb["} & {*shown}
 
 
 def test_an_engine_without_workers_or_requests_is_shown_too(server, monkeypatch, capsys) -> None:

@@ -49,6 +49,18 @@ def test_a_flood_of_lines_is_counted_not_relayed_and_the_last_ones_are_kept(monk
     assert list(process.last_lines) == [f"line {NUM_LINES - KEPT_LINES + index}" for index in range(KEPT_LINES)]
 
 
+def test_what_a_process_writes_can_do_nothing_to_the_terminal():
+    lines: list[str] = []
+    written = [sys.executable, "-c", r"import os; os.write(1, b'a\x1b[2J\xc2\x9bb\xff\n')"]
+    process = SupervisedProcess("worker", 1, written, lines.append)
+    try:
+        eventually(lambda: process.relay_log() or not process.log_open)
+    finally:
+        process.kill()
+        process.close()
+    assert lines == ["[worker 1] a\\u001b[2J\\u009bb\ufffd"]
+
+
 def test_a_process_that_writes_without_end_does_not_keep_its_reader(monkeypatch: pytest.MonkeyPatch):
     read, left = os.read, 0
 

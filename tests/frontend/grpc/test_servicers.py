@@ -61,6 +61,13 @@ def test_server_info_models_load_and_abort(serving):
             with pytest.raises(RequestError) as caught:
                 await s.client.abort()
             assert caught.value.field == "request_ids"
+            for no_id in ("", "a b", "é", "a\x1b[2J", "a\n", "\x9b2J", "a" * 129):
+                with pytest.raises(RequestError) as caught:
+                    await s.client.abort("mine", no_id)
+                assert (caught.value.status, caught.value.field) == ("INVALID_ARGUMENT", "request_ids[1]")
+                with pytest.raises(RequestError) as caught:
+                    await s.client.explain(no_id)
+                assert (caught.value.status, caught.value.field) == ("INVALID_ARGUMENT", "request_id")
             reading.cancel()
 
     asyncio.run(main())

@@ -179,6 +179,8 @@ def test_scores_are_cosines(embedding):
         ({"inputs": [list(range(1, 400)) * 2]}, "inputs[0]", "CONTEXT_LENGTH_EXCEEDED"),
         ({"inputs": ["x" * 100_000]}, "inputs[0]", "CONTEXT_LENGTH_EXCEEDED"),
         ({"inputs": [""]}, "inputs[0]", "EMPTY_PROMPT"),
+        ({"inputs": [[1]], "request_id": ""}, "request_id", "INVALID_PARAMETER"),
+        ({"inputs": [[1]], "request_id": "a\x1b[2J"}, "request_id", "INVALID_PARAMETER"),
     ],
 )
 def test_a_users_mistake_is_refused_before_anything_is_submitted(fields, field, reason, embedding):

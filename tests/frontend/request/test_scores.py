@@ -144,6 +144,7 @@ def test_others_have_turns_between_pairs(scoring, monkeypatch):
         ({"query": "a", "documents": ["b"], "max_tokens_per_doc": 0}, "max_tokens_per_doc", "at least 1"),
         ({"query": "a", "documents": ["b"], "max_tokens_per_query": 0}, "max_tokens_per_query", "at least 1"),
         ({"query": "a", "documents": ["b"], "truncate_prompt_tokens": 1}, "truncate_prompt_tokens", "at least 2"),
+        ({"query": "a", "documents": ["b"], "request_id": "a\n"}, "request_id", "1 to 128 visible ASCII characters"),
     ],
 )
 def test_a_users_mistake_is_named(fields, field, text, scoring):
