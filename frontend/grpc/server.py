@@ -93,8 +93,9 @@ def _options(config: FrontendConfig, max_connections: int) -> list[tuple[str, in
         ("grpc.so_reuseport", 1),
         ("grpc.max_receive_message_length", config.max_receive_bytes),
         ("grpc.max_send_message_length", config.max_send_bytes),
-        ("grpc.max_metadata_size", 8 << 10),
-        ("grpc.absolute_max_metadata_size", 16 << 10),
+        # as large as HTTP's headers. Between two limits the library would refuse by chance
+        ("grpc.max_metadata_size", config.max_header_bytes),
+        ("grpc.absolute_max_metadata_size", config.max_header_bytes),
         ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.server_handshake_timeout_ms", int(config.header_seconds * 1000)),
         # beyond these the library refuses without a reason: `CallLimitInterceptor` comes first

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import grpc.aio
 
 from quire.frontend.call import Call
 from quire.frontend.grpc.write_turns import WriteTurns
+from quire.frontend.http.decoding.ignored import HEADER, Ignored
 from quire.frontend.limits.byte_budget import body_size
 from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.frontend.request.collect import collect
@@ -24,7 +24,7 @@ from quire.proto.token_column import token_column
 
 M = TypeVar("M")
 V = TypeVar("V")
-IGNORED = "x-quire-ignored"
+IGNORED = HEADER.decode()
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -145,15 +145,14 @@ def _call(context: Context, streams: bool = False) -> Call:
     metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
     parent, state = metadata.get("traceparent", ""), metadata.get("tracestate", "")
     tenant = tenant_of(bearer(metadata.get("authorization")))
-    return Call(
-        "grpc", context.time_remaining(), parent, state, tenant, streams, note=lambda name: _note(context, name)
-    )
+    dropped = Ignored(refuses_unknown=True)
 
+    def note(name: str) -> None:
+        """Tell the caller at the end of the call what was dropped of its request, as HTTP's header does."""
+        dropped.note(name)
+        context.set_trailing_metadata(((IGNORED, dropped.header().decode()),))
 
-def _note(context: Context, name: str) -> None:
-    """Tell the caller at the end of the call what was dropped of its request."""
-    sent = context.trailing_metadata() or ()
-    context.set_trailing_metadata((*sent, (IGNORED, quote(name, safe="="))))
+    return Call("grpc", context.time_remaining(), parent, state, tenant, streams, note=note)
 
 
 def _model(request: pb.TokenizeRequest | pb.DetokenizeRequest) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from quire.proto.messages.errors import REASONS, StatusName
 
 MAX_MESSAGE = 600
-"""Most characters of an error's text, and of the name of its field: both may repeat what a client sent."""
+"""Most bytes of an error's text, and of the name of its field: both may repeat what a client sent."""
 
 
 class RequestError(Exception):
@@ -23,11 +23,11 @@ class RequestError(Exception):
         status: StatusName | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "..."
+        message = _bounded(message)
         super().__init__(message)
         self.reason = reason
         self.message = message
-        self.field = field[:MAX_MESSAGE]
+        self.field = _bounded(field)
         self.retry_after_seconds = retry_after_seconds
         self.request_id = request_id
         self.status: str = status or REASONS[reason].status
@@ -37,6 +37,14 @@ class RequestError(Exception):
     def retryable(self) -> bool:
         """The same request may be sent again."""
         return REASONS[self.reason].retryable if self.reason in REASONS else self.status == "UNAVAILABLE"
+
+
+def _bounded(text: str) -> str:
+    """The text, or as much of its beginning as fits `MAX_MESSAGE` with three points behind it."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= MAX_MESSAGE:
+        return text
+    return encoded[: MAX_MESSAGE - 3].decode(errors="ignore") + "..."
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from array import array
+from urllib.parse import quote
 
 import grpc
 import msgspec
@@ -279,10 +280,14 @@ def test_every_reason_reaches_the_client_with_its_details(reason):
     assert dict(trailers)[grpc_status.PUSHBACK_KEY] == "1500"
 
 
-def test_error_details_stay_under_four_kilobytes():
-    error = api.RequestError("INVALID_PARAMETER", "x" * 100_000, field="y" * 100_000, request_id="z" * 128)
+@pytest.mark.parametrize("character", ["x", "%", "é", "漢", "🙂"])
+def test_error_details_stay_under_four_kilobytes(character):
+    """Of a message the library percent-encodes all but visible ASCII."""
+    long = character * 100_000
+    error = api.RequestError("INVALID_PARAMETER", long, field=long, request_id="z" * 128)
+    assert api.RequestError("INVALID_PARAMETER", error.message).message == error.message
     _, message, trailers = grpc_status.to_status(error)
-    assert len(message) + sum(len(value) for _, value in trailers) < 4096
+    assert len(quote(message)) + sum(len(value) for _, value in trailers) < 4096
 
 
 def test_a_transport_error_has_no_reason_but_a_status():

@@ -55,3 +55,20 @@ def test_a_large_message_is_read_in_threads_of_its_own(serving, monkeypatch):
         assert all(name.startswith("bodies") for name in large)
 
     asyncio.run(main())
+
+
+def test_metadata_is_taken_up_to_the_bound_of_http_headers_and_refused_beyond_it_each_time(serving):
+    bound = 24 << 10
+
+    async def main():
+        async with serving(max_header_bytes=bound) as s, grpc.aio.insecure_channel(s.target) as channel:
+            call = channel.unary_unary("/quire.v1.Control/ListModels")
+            for size in range(9 << 10, bound - 1024, 1024):
+                await call(b"", metadata=(("x-baggage", "x" * size),))
+            for size in (bound, bound + 4096, 2 * bound) * 4:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call(b"", metadata=(("x-baggage", "x" * size),))
+                assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            await call(b"")
+
+    asyncio.run(main())
