@@ -5,6 +5,7 @@ An engine listens on every interface here unless it is told an address: on the c
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ from quire.deploy.commands import serve
 from quire.deploy.flags.arguments import read_yaml
 from quire.deploy.flags.other_arguments import notices
 from quire.deploy.module_names import refuse
+from quire.proto.process.addresses import ANY_V4, ANY_V6, has_ipv6
 
-EVERY_INTERFACE = "0.0.0.0"
 SERVERS = ("entrypoints.openai.api_server", "entrypoints.cli.main", "")
 """Modules of `vllm` and `quire` behind `python -m`; what follows them is a command, or arguments of `serve`."""
 HUB_CACHE = Path("/root/.cache/huggingface")
@@ -50,11 +51,16 @@ def listen(namespace: argparse.Namespace) -> None:
         return
     if namespace.config and "host" in read_yaml(Path(namespace.config), []):
         return
-    namespace.host = EVERY_INTERFACE
+    namespace.host = every_interface()
     notices(namespace).append(
-        f"--host {EVERY_INTERFACE}: listens on every interface of this container; who reaches a published port is "
+        f"--host {namespace.host}: listens on every interface of this container; who reaches a published port is "
         "answered, or needs a key where keys are given"
     )
+
+
+def every_interface() -> str:
+    """The address on which all interfaces of this machine are reached, by both families where the kernel has them."""
+    return ANY_V6 if has_ipv6() and socket.has_dualstack_ipv6() else ANY_V4
 
 
 def find_hub_cache() -> None:

@@ -34,6 +34,7 @@ from quire.frontend.telemetry.tracing import start_tracing
 from quire.frontend.text.encode_threads import EncodeThreads
 from quire.proto.messages.introspection import Figure
 from quire.proto.messages.requests import SchedulerMessage
+from quire.proto.process.addresses import listen_addresses
 from quire.proto.process.version import version
 from quire.proto.transport.channel import AsyncDealer
 from quire.proto.transport.wire import scheduler_decoder
@@ -52,7 +53,13 @@ class FrontendServer:
     """Construct on a running loop; `start`, then `run` until a signal or `drain`."""
 
     def __init__(self, config: FrontendConfig) -> None:
-        """Raises `ValueError` (for a tokenizer, template, defaults, key or TLS file) naming the file and the remedy."""
+        """Raises `ValueError` (for a tokenizer, template, defaults, key or TLS file) naming the file and the remedy,
+        `ListenError` for a host without an address.
+        """
+        try:
+            self._addresses = listen_addresses(config.host)
+        except OSError as error:
+            raise ListenError(f"host: {config.host}: {error.strerror}") from error
         keyring = Keyring(config)
         self._tls = ServerTls(config) if config.tls_cert_file else None
         metrics = Metrics(config.index)
@@ -98,7 +105,7 @@ class FrontendServer:
             answer_budget=AnswerBudget(),
             budget=self.budget,
         )
-        self._grpc = GrpcServer(self.context, self._max_connections.grpc)
+        self._grpc = GrpcServer(self.context, self._addresses, self._max_connections.grpc)
         self._http = self._http_listener()
         self._ports: dict[str, int] = {}
         self._ready_file = ReadyFile(config.ready_file)
@@ -110,7 +117,8 @@ class FrontendServer:
             return None
         tls = self._tls.http_ssl_context() if self._tls is not None else None
         app = build_app(self.context)
-        return HttpListener(self._config, app, self._max_connections.http, self.context.metrics, tls)
+        limit = self._max_connections.http
+        return HttpListener(self._config, app, self._addresses, limit, self.context.metrics, tls)
 
     async def start(self) -> int:
         """Open the ports and write them to `ready_file`; the gRPC port. Raises `ListenError`, `SandboxLost`.

@@ -11,7 +11,7 @@ from quire.deploy.flags.sizes import parse_bytes, parse_port
 class ServerOptions:
     """Options of `quire serve` that say where it listens, whom it answers and what one client may take."""
 
-    host: Annotated[str, Flag("server", "address to listen on; 0.0.0.0 for every interface")] = "127.0.0.1"
+    host: Annotated[str, Flag("server", "where to listen; :: for every interface, 0.0.0.0: of IPv4")] = "127.0.0.1"
     http_port: Annotated[
         int, Flag("server", "port of the HTTP API; -1: no HTTP", "PORT", parse_port, also=("--port",))
     ] = 8000

@@ -8,6 +8,7 @@ import contextlib
 import socket
 
 from quire.deploy.flags.arguments import UsageError
+from quire.proto.process.addresses import ListenAddress, listen_addresses
 
 
 class PortClaim:
@@ -17,16 +18,15 @@ class PortClaim:
         self.number = port
         self._claims = contextlib.ExitStack()
         try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
-                self._claim(family, str(address[0]), address[2:])
+            for address in listen_addresses(host):
+                self._claim(address)
         except OSError as error:
             self.close()
             raise UsageError(f"--host {host} {flag} {port}: {error.strerror or error}; name another") from error
 
-    def _claim(self, family: socket.AddressFamily, address: str, scope: tuple[int | bytes, ...]) -> None:
-        claim = self._claims.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        target = (address, self.number, *scope)
+    def _claim(self, address: ListenAddress) -> None:
+        claim = self._claims.enter_context(address.socket())
+        target = address.at(self.number)
         try:
             claim.bind(target)
         except OSError:

@@ -1,6 +1,6 @@
 """The gRPC server: its services, its interceptors in order, and every limit of the library."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -17,22 +17,24 @@ from quire.frontend.grpc.health import HealthServicer
 from quire.frontend.grpc.key_interceptor import KeyInterceptor
 from quire.frontend.grpc.meter import MeterInterceptor
 from quire.frontend.grpc.overload import OverloadInterceptor
+from quire.frontend.grpc.ports import open_port
 from quire.frontend.grpc.servicers import ControlServicer, InferenceServicer
-from quire.frontend.limits.descriptors import num_addresses
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 from quire.proto.messages.introspection import Figure
+from quire.proto.process.addresses import ListenAddress
 from quire.proto.transport.grpc_poller import unblocked_poller
 
 
 class GrpcServer:
     """`open` and `start`, then `run` beside it, then `stop`."""
 
-    def __init__(self, context: FrontendContext, max_connections: int) -> None:
+    def __init__(self, context: FrontendContext, addresses: Sequence[ListenAddress], max_connections: int) -> None:
         config, metrics = context.config, context.metrics
         self._config = config
         self._max_connections = max_connections
         self._calls = CallLimitInterceptor(config.max_concurrent_streams, config.slow_reader_seconds, metrics)
-        per_address = max(1, max_connections // num_addresses(config.host))  # the library bounds each address apart
+        self._addresses = addresses
+        per_address = max(1, max_connections // len(addresses))  # the library bounds each address apart
         self._connections = GrpcConnections(per_address, self._calls, metrics)
         # the first is the outermost; who refuses most is before who costs most
         interceptors: list[Any] = [
@@ -56,16 +58,19 @@ class GrpcServer:
 
     def open(self, credentials: grpc.ServerCredentials | None) -> int:
         """Open the port, with TLS where credentials are given; its number. Raises `OSError` naming the address."""
-        host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
-        address = f"{host}:{self._config.grpc_port}"
+
+        def add(address: str) -> int:
+            try:
+                if credentials is None:
+                    return self._server.add_insecure_port(address)
+                return self._server.add_secure_port(address, credentials)
+            except RuntimeError as error:
+                raise OSError(f"{address} cannot be opened; is it taken, is the host one of this machine?") from error
+
         try:
-            if credentials is None:
-                return self._server.add_insecure_port(address)
-            return self._server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise OSError(
-                f"grpc_port: {address} cannot be opened; is it taken, is the host one of this machine?"
-            ) from error
+            return open_port(self._addresses, self._config.grpc_port, add)
+        except OSError as error:
+            raise OSError(f"grpc_port: {error}") from error
 
     async def start(self) -> None:
         await self._server.start()

@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
+from collections.abc import Sequence
 from functools import partial
 
 from starlette.types import ASGIApp
@@ -19,6 +20,7 @@ from quire.frontend.fault_log import FaultLog
 from quire.frontend.http.connection import UNSENT_BYTES, BoundedConnection
 from quire.frontend.http.connection_limits import MAX_LINGERING, ConnectionLimits
 from quire.frontend.metrics.metrics import Metrics
+from quire.proto.process.addresses import ListenAddress
 
 BACKLOG = 1024
 ACCEPTS_PER_TURN = 16
@@ -44,11 +46,13 @@ class HttpListener:
         self,
         config: FrontendConfig,
         app: ASGIApp,
+        addresses: Sequence[ListenAddress],
         max_connections: int,
         metrics: Metrics,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._config = config
+        self._addresses = addresses
         self._tls = tls
         if tls is not None:
             SSLProtocol.max_size = TLS_BUFFER_BYTES
@@ -69,7 +73,8 @@ class HttpListener:
         self._state = ServerState()
         self._limits = ConnectionLimits(config, max_connections, metrics)
         self._make = partial(BoundedConnection, self._limits, self._settings, self._state, {})
-        self._listening: socket.socket | None = None
+        self._listening: list[socket.socket] = []
+        """One socket for each address."""
         self._fault_log = FaultLog(f"http_port {config.http_port}: connections are taken again")
         self._opening: set[asyncio.Task[None]] = set()
         """Connections accepted and not open yet: with TLS, those in their handshake."""
@@ -80,15 +85,27 @@ class HttpListener:
 
     async def start(self) -> int:
         """Listen; the port. Raises `OSError` when the port cannot be opened."""
-        self._listening = _listen(self._config.host, self._config.http_port)
-        self._listening.setblocking(False)
-        self._resume()
-        port: int = self._listening.getsockname()[1]
+        port = self._config.http_port
+        try:
+            for address in self._addresses:
+                self._listening.append(address.socket())
+                port = _listen(self._listening[-1], address.at(port))
+        except OSError:
+            self._close_listening()
+            raise
+        for listening in self._listening:
+            self._resume(listening)
         return port
 
-    def _resume(self) -> None:
-        if self._listening is not None:
-            asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
+    def _resume(self, listening: socket.socket) -> None:
+        if listening in self._listening:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _close_listening(self) -> None:
+        for listening in self._listening:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+        self._listening.clear()
 
     def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -103,7 +120,7 @@ class HttpListener:
                     f"http_port {self._config.http_port}: no connection can be taken: {error.strerror}"
                 )
                 loop.remove_reader(listening)
-                loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
+                loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume, listening)
                 return
             self._admit(accepted)
 
@@ -135,11 +152,9 @@ class HttpListener:
 
     async def close(self, grace_seconds: float) -> None:
         """Accept no more; close idle connections now, the others after their answer or when the grace is over."""
-        if self._listening is None:
+        if not self._listening:
             return
-        asyncio.get_running_loop().remove_reader(self._listening)
-        self._listening.close()
-        self._listening = None
+        self._close_listening()
         self._limits.is_closing = True
         for task in tuple(self._opening):
             task.cancel()
@@ -154,10 +169,13 @@ class HttpListener:
             connection.transport.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    dual = host == "::" and socket.has_dualstack_ipv6()
-    listening = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True, dualstack_ipv6=dual)
+def _listen(listening: socket.socket, target: tuple[str | int, ...]) -> int:
+    """Listen on an address and port; the port."""
+    listening.setblocking(False)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listening.bind(target)
+    listening.listen(BACKLOG)
     # accepted sockets inherit all of it. A token must not wait for the acknowledgement of the one before it, and the
     # kernel, too, holds little for a reader that stands still.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -165,4 +183,5 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEP_ALIVE.items():
         listening.setsockopt(socket.IPPROTO_TCP, option, value)
-    return listening
+    port: int = listening.getsockname()[1]
+    return port

@@ -1,7 +1,6 @@
 """The shares of file descriptors, one per connection: neither the gRPC nor the HTTP server takes the other's."""
 
 import resource
-import socket
 from typing import NamedTuple
 
 MAX_CONNECTIONS = 32_768
@@ -38,11 +37,3 @@ def connection_shares(requested: int, has_http: bool) -> ConnectionShares:
         return ConnectionShares(0, most)
     grpc = max(1, most // GRPC_PART)
     return ConnectionShares(max(1, most - grpc), grpc)
-
-
-def num_addresses(host: str) -> int:
-    """The number of addresses of a host, each of which is listened on: localhost has 127.0.0.1 and ::1."""
-    try:
-        return len({found[4][0] for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
-    except socket.gaierror:
-        return 1  # listening will fail with the reason

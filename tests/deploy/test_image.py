@@ -64,12 +64,15 @@ def arguments(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_the_arguments_of_a_usual_line_start_an_engine_on_every_interface(line, capsys) -> None:
+def test_the_arguments_of_a_usual_line_start_an_engine_on_every_interface(line, monkeypatch, capsys) -> None:
+    """Of both families, where the kernel has them."""
+    has_ipv6 = "MODEL" in line
+    monkeypatch.setattr(container, "has_ipv6", lambda: has_ipv6)
     assert container.main([*(arguments(line) or ["serve"]), "--print-config"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)
     fields = printed["frontend"] | printed["scheduler"] | printed["worker"]
     assert fields["model"] == MODEL
-    assert printed["frontend"]["host"] == "0.0.0.0"
+    assert printed["frontend"]["host"] == ("::" if has_ipv6 else "0.0.0.0")
     assert {name: fields[name] for name in LINES[line]} == LINES[line]
 
 
@@ -112,7 +115,8 @@ def test_the_entry_point_says_where_it_listens_and_refuses_what_kernels_lack(tmp
         check=False,
     )
     assert done.returncode == 2, done.stderr
-    assert "--host 0.0.0.0: listens on every interface of this container" in done.stdout.splitlines()[0]
+    said = f"--host {container.every_interface()}: listens on every interface of this container"
+    assert said in done.stdout.splitlines()[0]
     first, second = done.stderr.splitlines()
     assert first.startswith("quire: error: TRITON_CACHE_DIR: /dev/null/triton cannot be written to")
     assert "CC: kernels on a GPU need a C compiler" in second

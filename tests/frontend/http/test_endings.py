@@ -17,6 +17,7 @@ from quire.frontend.http.listener import HttpListener
 from quire.frontend.http.openai.responses import background as response_background
 from quire.frontend.http.openai.responses.store import ResponseStore
 from quire.frontend.metrics.metrics import Metrics
+from quire.proto.process.addresses import listen_addresses
 
 LARGE = 8 << 20
 """More than the kernel takes for a reader that reads nothing."""
@@ -35,7 +36,8 @@ async def answer_large(scope, receive, send) -> None:
 async def listening(**changes: object) -> AsyncIterator[tuple[HttpListener, socket.socket]]:
     """A listener that answers like this, and a client."""
     values = {"scheduler_address": "ipc://none", "model": "none", "served_model_names": ("m",), "http_port": 0}
-    listener = HttpListener(FrontendConfig(**{**values, **changes}), answer_large, 8, Metrics())
+    config = FrontendConfig(**{**values, **changes})
+    listener = HttpListener(config, answer_large, listen_addresses("127.0.0.1"), 8, Metrics())
     port = await listener.start()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

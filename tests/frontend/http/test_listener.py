@@ -1,6 +1,7 @@
 """The HTTP port: where it is told, who may share it, and what a connection costs."""
 
 import asyncio
+import contextlib
 import json
 import resource
 import socket
@@ -9,12 +10,17 @@ import msgspec
 import pytest
 from parts.clock import GUARD
 
+from quire.deploy.flags.arguments import UsageError
+from quire.deploy.supervisor.port_claim import PortClaim
 from quire.frontend import ready_file
+from quire.frontend.config import FrontendConfig
 from quire.frontend.http import listener
 from quire.frontend.http.listener import HttpListener
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.ready_file import ReadyFile
-from quire.frontend.server import ListenError
+from quire.frontend.server import FrontendServer, ListenError
+from quire.proto.process import addresses
+from quire.proto.process.addresses import listen_addresses
 
 IDLE = 500
 
@@ -67,7 +73,7 @@ def test_a_machine_without_descriptors_is_logged_when_that_begins_and_when_it_is
     monkeypatch.setattr(listener, "ACCEPT_PAUSE_SECONDS", 0.01)
     tries = []
     resume = HttpListener._resume
-    monkeypatch.setattr(HttpListener, "_resume", lambda self: (tries.append(1), resume(self)))
+    monkeypatch.setattr(HttpListener, "_resume", lambda *a: (tries.append(1), resume(*a)))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def main():
@@ -96,7 +102,7 @@ def test_frontends_share_a_port_that_others_cannot_take(web, serving):
     async def main():
         async with web(wait=False) as w:
             config = msgspec.structs.replace(w.server._config, http_port=w.port)
-            sibling = HttpListener(config, app, 8, Metrics())
+            sibling = HttpListener(config, app, listen_addresses("127.0.0.1"), 8, Metrics())
             assert await sibling.start() == w.port
             await sibling.close(0.0)
         with socket.socket() as taken:
@@ -105,6 +111,59 @@ def test_frontends_share_a_port_that_others_cannot_take(web, serving):
             with pytest.raises(ListenError, match="http_port"):
                 async with serving(wait=False, http_port=taken.getsockname()[1]):
                     raise AssertionError("it listens where another does")
+
+    asyncio.run(main())
+
+
+V4, V6 = "127.0.0.1", "::1"
+NAMES = {"a.test": [V4], "aaaa.test": [V6], "both.test": [V6, V4], "twice.test": [V4, V4]}
+HOSTS = [
+    ("0.0.0.0", {V4}), ("::", {V4, V6}), ("0", {V4}), ("::0", {V4, V6}), (V4, {V4}), (V6, {V6}),
+    ("::ffff:127.0.0.1", {V4}), ("a.test", {V4}), ("aaaa.test", {V6}), ("both.test", {V4, V6}), ("twice.test", {V4}),
+]  # fmt: skip
+WITHOUT_IPV6 = [("both.test", {V4}), ("::", set()), ("aaaa.test", set()), ("no.test", set())]
+
+
+@pytest.mark.parametrize(
+    ("host", "opened", "has_ipv6"), [*((*one, True) for one in HOSTS), *((*one, False) for one in WITHOUT_IPV6)]
+)
+def test_both_doors_open_the_addresses_that_the_resolver_has_of_a_host_and_no_other(
+    web, monkeypatch, host, opened, has_ipv6
+):
+    resolve = socket.getaddrinfo
+
+    def resolved(name, *args, **kwargs):
+        if name == "no.test":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [entry for one in NAMES.get(name, [name]) for entry in resolve(one, *args, **kwargs)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    if not has_ipv6:
+        monkeypatch.setattr(addresses, "has_ipv6", lambda: False)
+    elif not addresses.has_ipv6():  # the machine of these tests has none
+        opened = opened - {V6}
+
+    def reached(port: int) -> set[str]:
+        found = set()
+        for address in (V4, V6):
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection((address, port)):
+                found.add(address)
+        return found
+
+    async def main():
+        if not opened:
+            config = FrontendConfig(scheduler_address="ipc://none", model="none", served_model_names=("m",), host=host)
+            with pytest.raises(ListenError, match=f"host: {host}: "):
+                FrontendServer(config)
+            with pytest.raises(UsageError, match=f"--host {host} --grpc-port 0: "):
+                PortClaim(host, 0)
+            return
+        with contextlib.closing(PortClaim(host, 0)) as grpc, contextlib.closing(PortClaim(host, 0)) as http:
+            for taken in (grpc, http):
+                with pytest.raises(UsageError, match="in use"):
+                    PortClaim(host, taken.number)
+            async with web(wait=False, host=host, grpc_port=grpc.number, http_port=http.number):
+                assert reached(grpc.number) == reached(http.number) == opened
 
     asyncio.run(main())
 
