@@ -50,15 +50,14 @@ class Accepted:
 def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepted:
     """Append the sampled tokens to the history. Raises `ResultError` before any change when the result does not fit."""
     running = group_epoch.running
-    rows = np.flatnonzero(plan.samples)
-    slots = plan.slots[rows]
+    rows = plan.samples.nonzero()[0]
     tokens, counts = _columns(plan, result, len(rows))
     _check_vectors(plan, result, len(rows), group_epoch.facts)
     alive = running.generation[plan.slots] == plan.generations
     accepted = Accepted()
-    outside = (tokens < 0) | (tokens >= group_epoch.facts.vocab_size)
+    outside = tokens.view(np.uint32) >= group_epoch.facts.vocab_size  # a negative one is a large one
     bad_rows = set(result.bad_rows)
-    if outside.any():
+    if np.count_nonzero(outside):
         per_token = rows if counts is None else np.repeat(rows, counts)
         bad_rows.update(per_token[outside].tolist())
     if bad_rows or result.lost_encodes:
@@ -71,7 +70,7 @@ def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepte
     if group_epoch.facts.makes_vectors:
         _take_vectors(group_epoch, plan, alive, result.embeddings, accepted)
     elif counts is None:
-        _append(group_epoch, slots[live], tokens[live], accepted)
+        _append(group_epoch, plan.slots[rows[live]], tokens[live], accepted)
     else:
         _append_many(group_epoch, plan, rows, live, tokens, counts, accepted)
     running.num_computed[plan.slots[alive]] = plan.ends[alive]
@@ -206,11 +205,11 @@ def _append(group_epoch: Epoch, slots: Int64, tokens: Int32, accepted: Accepted)
     for token in group_epoch.facts.eos_token_ids:
         stopped |= tokens == token
     stopped &= running.stops_at_eos[slots]
-    for row in np.flatnonzero(running.has_stop_ids[slots]).tolist():
+    for row in running.has_stop_ids[slots].nonzero()[0].tolist():
         stopped[row] |= int(tokens[row]) in running.at(int(slots[row])).request.stop_ids
     stopped &= known >= running.stop_from[slots]
     ended = stopped | (known >= running.limit[slots])
-    for row in np.flatnonzero(ended).tolist():
+    for row in ended.nonzero()[0].tolist():
         sequence = running.at(int(slots[row]))
         accepted.ended.append((sequence, "stop", int(tokens[row])) if stopped[row] else (sequence, "length", -1))
     return ~ended

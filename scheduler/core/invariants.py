@@ -111,10 +111,10 @@ def _slots(group_epoch: Epoch, live: list[Sequence]) -> None:
 def _cache(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry], part: slice) -> None:
     running, memory = group_epoch.running, group_epoch.memory
     for listed in entries:
-        if memory.index.entry_of(listed.block) is not listed:
+        if memory.index.by_block[listed.block] is not listed:
             raise InvariantError("I5", f"block {listed.block} and its entry disagree")
     for block in filter(memory.pool.idle.__contains__, range(memory.pool.num_blocks)[part]):
-        if memory.index.entry_of(block) is None or not memory.pool.idle.is_linked(block):
+        if memory.index.by_block[block] is None or not memory.pool.idle.is_linked(block):
             raise InvariantError("I5", f"idle block {block} has no entry, or no place in the list")
     cached = {listed.block for listed in entries}
     homeless = [block for block in cached if not memory.pool.refs[block] and block not in memory.pool.idle]
@@ -132,7 +132,7 @@ def _cache(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry],
         for group, (table, width) in enumerate(zip(sequence.tables, memory.block_sizes, strict=True)):
             context = memory.index.root(group, request.adapter, request.cache_salt).content
             for place, block in enumerate(table):
-                mine = None if block == NO_BLOCK else memory.index.entry_of(block)
+                mine = None if block == NO_BLOCK else memory.index.by_block[block]
                 if mine is None:
                     continue
                 begin, end = place * width, (place + 1) * width

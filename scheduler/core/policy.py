@@ -44,13 +44,14 @@ class Policy:
         plan.appends = [[] for _ in self._memory.block_sizes]
         if self._memory.windows:
             self._let_go()
-        slots = np.flatnonzero(running.active & (running.num_tokens < running.limit))
+        slots = (running.active & (running.num_tokens < running.limit)).nonzero()[0]
         todo = running.num_tokens[slots] - running.num_scheduled[slots]
         is_chunk = todo > 1
         if self._group_epoch.encoder_memory is not None:  # the last token may be of an item, which must be there
             is_chunk |= running.num_scheduled[slots] < running.span_end[slots]
-        singles = slots[~is_chunk] if is_chunk.any() else slots
-        chunks = slots[is_chunk]
+        singles, chunks = slots, slots[is_chunk]
+        if len(chunks):
+            singles = slots[~is_chunk]
         if self._memory.windows:
             going, stalled = self._extend(slots, plan)
             singles, chunks = np.intersect1d(singles, going), np.intersect1d(chunks, going)

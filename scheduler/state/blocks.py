@@ -1,7 +1,7 @@
 """The pool of KV blocks: reference counts, free list, cached blocks without a reader. All is O(1) per block."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +40,15 @@ class IdleList:
         """True if the successor of a block of the list has it before itself."""
         return self._before[self._next[block]] == block
 
-    def append(self, block: int) -> None:
-        last, end = self._before[self._end], self._end
-        self._next[last] = self._before[end] = block
-        self._before[block], self._next[block] = last, end
-        self._count += 1
+    def extend(self, blocks: Sequence[int]) -> None:
+        """Put in blocks as used right now, one after the other."""
+        following, before, end = self._next, self._before, self._end
+        last = before[end]
+        for block in blocks:
+            following[last], before[block] = block, last
+            last = block
+        following[last], before[end] = end, last
+        self._count += len(blocks)
 
     def prepend(self, block: int) -> None:
         """Put in a block as if it had been used longest ago."""
@@ -59,11 +63,19 @@ class IdleList:
         self._next[block] = -1
         self._count -= 1
 
-    def pop(self) -> int:
-        """Take out the block that was used longest ago; there must be one."""
-        block = self._next[self._end]
-        self.remove(block)
-        return block
+    def take(self, count: int) -> list[int]:
+        """Take out the blocks that were used longest ago; there must be so many."""
+        following, end = self._next, self._end
+        blocks: list[int] = []
+        block = following[end]
+        for _ in range(count):
+            blocks.append(block)
+            block = following[block]
+        following[end], self._before[block] = block, end
+        for block in blocks:
+            following[block] = -1
+        self._count -= count
+        return blocks
 
 
 class BlockPool:
@@ -95,8 +107,11 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """Blocks for one new reader each: free ones, then the idle ones that were used longest ago."""
-        free, idle, refs = self.free, self.idle, self.refs
-        blocks = [free.popleft() if free else idle.pop() for _ in range(count)]
+        free, refs = self.free, self.refs
+        num_free = min(count, len(free))
+        blocks = [free.popleft() for _ in range(num_free)]
+        if num_free < count:
+            blocks += self.idle.take(count - num_free)
         for block in blocks:
             refs[block] = 1
         return blocks
@@ -123,18 +138,25 @@ class BlockPool:
             self.idle.remove(block)
             self.free.append(block)
 
-    def settle(self, block: int, step: int, cached: bool, is_spent: bool = False) -> None:
-        """`step` is over: the block may be used again, as it is if cached, else as a free one.
+    def settle(
+        self, blocks: Iterable[int], step: int, contents: Sequence[object | None], is_spent: bool = False
+    ) -> None:
+        """`step` is over: the blocks may be used again, as they are where `contents`, by block, has some, else as free.
 
-        Nothing happens to a block that has found a reader since, or was fenced anew. `is_spent`: of those that are
-        cached it is the first to be written anew.
+        Nothing happens to a block that has found a reader since, or was fenced anew. `is_spent`: those that are cached
+        are the first to be written anew.
         """
-        if self.fenced.get(block) != step:
+        fenced, free, cached = self.fenced, self.free, []
+        for block in blocks:
+            if fenced.get(block) != step:
+                continue
+            del fenced[block]
+            if contents[block] is None:
+                free.append(block)
+            else:
+                cached.append(block)
+        if not is_spent:
+            self.idle.extend(cached)
             return
-        del self.fenced[block]
-        if cached and is_spent:
+        for block in cached:
             self.idle.prepend(block)
-        elif cached:
-            self.idle.append(block)
-        else:
-            self.free.append(block)

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+import numpy as np
+
 from quire.proto.messages.plans import GroupFacts
 from quire.proto.messages.requests import ModelFacts
 from quire.scheduler.config import SchedulerConfig
@@ -50,7 +52,7 @@ class Epoch:
         running, memory = self.running, self.memory
         for plan in self.in_flight.take_acked():
             due = plan.ends >= running.publish_at[plan.slots]
-            if due.any():
+            if np.count_nonzero(due):
                 due &= running.generation[plan.slots] == plan.generations
                 for slot, end in zip(plan.slots[due].tolist(), plan.ends[due].tolist(), strict=True):
                     sequence = running.at(slot)

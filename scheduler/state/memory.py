@@ -14,7 +14,7 @@ from quire.scheduler.state.blocks import BlockPool
 from quire.scheduler.state.prefix import KeyOf, PrefixEntry, PrefixIndex
 from quire.scheduler.state.sequence import Sequence
 
-PUBLISH_BATCH = 4
+PUBLISH_BATCH = 16
 """Generated blocks are published in batches of this size, the rest at the end: nobody else can know them earlier."""
 NEVER = 1 << 62
 """Number of tokens that no output has."""
@@ -277,8 +277,7 @@ class Memory:
             fence = fences.popleft()
             for unpublished in fence.unpublished:
                 self.index.publish(*unpublished)
-            for block in fence.blocks:
-                self.pool.settle(block, fence.step, self.index.entry_of(block) is not None, fence.is_spent)
+            self.pool.settle(fence.blocks, fence.step, self.index.by_block, fence.is_spent)
 
 
 def _is_listed(entry: PrefixEntry, only_proven: bool) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
+
 from quire.proto.messages.introspection import NOT_CACHED
 from quire.proto.prefix_key import NO_PARENT, prefix_key, root_content
 
@@ -17,18 +19,17 @@ KeyOf = Callable[[bytes, bytes], bytes]
 """(parent's key, content) -> key"""
 
 
-class PrefixEntry:
-    """Identity of one full block. Its chain of parents is the prefix; `block` is -1 for roots and unlisted entries."""
+class PrefixEntry(msgspec.Struct, eq=False):
+    """Identity of one full block. Its chain of parents is the prefix."""
 
-    __slots__ = ("block", "content", "key", "parent", "step")
-
-    def __init__(self, key: bytes, parent: PrefixEntry | None, content: bytes, block: int, step: int = 0) -> None:
-        self.key = key
-        self.parent = parent
-        self.content = content
-        self.block = block
-        self.step = step
-        """Number of the plan that writes the block, until every rank has acknowledged it; 0: the block is proven."""
+    key: bytes
+    parent: PrefixEntry | None
+    """None: the entry is a root."""
+    content: bytes
+    block: int
+    """-1: the entry is a root, or not listed."""
+    step: int = 0
+    """Number of the plan that writes the block, until every rank has acknowledged it; 0: the block is proven."""
 
 
 class PrefixIndex:
@@ -38,15 +39,15 @@ class PrefixIndex:
         """`block_sizes`: tokens of a block in each KV group."""
         self._shards: list[dict[bytes, PrefixEntry]] = [{} for _ in range(NUM_SHARDS)]
         """Entries by the key's first byte: one large dict would now and then stop a step for milliseconds to rehash."""
-        self._num_entries = 0
-        self._by_block: list[PrefixEntry | None] = [None] * num_blocks
-        self._poisoned = bytearray(num_blocks)
+        self.by_block: list[PrefixEntry | None] = [None] * num_blocks
+        """The entry that each block holds; None: it is not cached."""
+        self._poisoned: set[int] = set()
         self._revision = revision
         self._block_sizes = block_sizes
         self._key_of = key_of
 
     def __len__(self) -> int:
-        return self._num_entries
+        return sum(map(len, self._shards))
 
     def root(self, group: int, adapter: str, cache_salt: str) -> PrefixEntry:
         """The entry with which all prefixes of this KV group, adapter and salt begin."""
@@ -79,14 +80,13 @@ class PrefixIndex:
         `step`: number of the plan that is to write them; 0: they are written.
         """
         entries: list[PrefixEntry] = []
-        shards, by_block, key_of = self._shards, self._by_block, self._key_of
+        shards, by_block, poisoned, key_of = self._shards, self.by_block, self._poisoned, self._key_of
         for content, block in zip(contents, blocks, strict=True):
             key = key_of(parent.key, content)
             shard = shards[key[0]]
             entry = shard.get(key)
-            if entry is None and block >= 0 and not self._poisoned[block] and by_block[block] is None:
+            if entry is None and block >= 0 and by_block[block] is None and block not in poisoned:
                 entry = shard[key] = by_block[block] = PrefixEntry(key, parent, content, block, step)
-                self._num_entries += 1
             elif entry is None or not self._same(entry, parent, content):
                 entry = PrefixEntry(key, parent, content, -1)
             entries.append(entry)
@@ -96,12 +96,9 @@ class PrefixIndex:
     def prove(self, blocks: Iterable[int]) -> None:
         """The plan that was to write these blocks is done; those that were poisoned stay unlisted."""
         for block in blocks:
-            entry = self._by_block[block]
+            entry = self.by_block[block]
             if entry is not None:
                 entry.step = 0
-
-    def entry_of(self, block: int) -> PrefixEntry | None:
-        return self._by_block[block]
 
     def parents(self, num_blocks: int) -> list[int]:
         """For each of the first `num_blocks` blocks the one before it in its prefix, as `PrefixReply` says it.
@@ -111,12 +108,12 @@ class PrefixIndex:
         unknown = NOT_CACHED - 1
         parents = [
             NOT_CACHED if entry is None else entry.parent.block if entry.parent.block >= 0 else unknown  # type: ignore[union-attr]
-            for entry in self._by_block[:num_blocks]
+            for entry in self.by_block[:num_blocks]
         ]
         place = -1
         for _ in range(parents.count(unknown)):
             place = parents.index(unknown, place + 1)
-            entry = self._by_block[place]
+            entry = self.by_block[place]
             assert entry is not None
             assert entry.parent is not None
             # a root, or listed by the block of another output
@@ -126,28 +123,27 @@ class PrefixIndex:
 
     def remove(self, blocks: Iterable[int]) -> None:
         """Unlist these blocks, which are about to be written anew; they are no longer poisoned."""
-        poisoned, by_block = self._poisoned, self._by_block
-        for block in blocks:
-            poisoned[block] = 0
-            if by_block[block] is not None:
-                self._unlist(block)
+        if self._poisoned:
+            self._poisoned.difference_update(blocks)
+        self._unlist(blocks)
 
     def poison(self, block: int) -> None:
         """Unlist the block, whose KV nobody may reuse, and keep it out until it is written anew."""
-        self._poisoned[block] = 1
-        self._unlist(block)
+        self._poisoned.add(block)
+        self._unlist((block,))
 
     def entries(self, part: slice = slice(None)) -> list[PrefixEntry]:
         """All that are listed, or those of a part of the shards."""
         return [entry for shard in self._shards[part] for entry in shard.values()]
 
-    def _unlist(self, block: int) -> None:
-        entry = self._by_block[block]
-        if entry is not None:
-            del self._shards[entry.key[0]][entry.key]
-            self._num_entries -= 1
-            self._by_block[block] = None
-            entry.block = -1
+    def _unlist(self, blocks: Iterable[int]) -> None:
+        shards, by_block = self._shards, self.by_block
+        for block in blocks:
+            entry = by_block[block]
+            if entry is not None:
+                key = entry.key
+                del shards[key[0]][key]
+                by_block[block], entry.block = None, -1
 
     def _same(self, found: PrefixEntry, parent: PrefixEntry, content: bytes) -> bool:
         if found.content != content:

@@ -37,23 +37,22 @@ def cached(engine, facts, monkeypatch):
         for _ in range(num_blocks // CHAIN):
             blocks = pool.take(CHAIN)
             index.publish(index.root(0, "", ""), [block.to_bytes(16, "little") for block in blocks], blocks)
-            for block in pool.drop(blocks, 1):
-                pool.settle(block, 1, cached=True)
+            pool.settle(pool.drop(blocks, 1), 1, index.by_block)
         return e
 
     return make
 
 
 def forget_an_entry(memory):
-    memory.index._by_block[77] = None
+    memory.index.by_block[77] = None
 
 
 def name_another_block(memory):
-    memory.index.entry_of(77).block = 78
+    memory.index.by_block[77].block = 78
 
 
 def believe_a_plan(memory):
-    memory.index.entry_of(77).step = 1
+    memory.index.by_block[77].step = 1
 
 
 def break_the_list(memory):

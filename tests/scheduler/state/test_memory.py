@@ -58,7 +58,7 @@ def test_a_block_is_proven_only_after_every_rank_acknowledged(engine):
 
 def test_a_generated_block_is_listed_only_after_every_rank_acknowledged(engine):
     e = engine(world_size=2)
-    e.submit(1, 1, max_tokens=50)
+    e.submit(1, 1, max_tokens=80)
     num_listed = 0
     while not num_listed:
         plan = e.plan()
@@ -66,7 +66,7 @@ def test_a_generated_block_is_listed_only_after_every_rank_acknowledged(engine):
         assert not len(e.core.group_epoch.memory.index)
         e.ack(1, plan.step)
         num_listed = len(e.core.group_epoch.memory.index)
-    assert (num_listed, plan.step) == (4, 16)
+    assert (num_listed, plan.step) == (16, 64)
 
 
 def test_an_ended_outputs_blocks_are_published_when_their_fence_falls(engine):
