@@ -77,7 +77,8 @@ def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepte
     for row in range(plan.num_decodes, len(plan.slots)):
         if alive[row]:
             accepted.chunks.append((running.at(int(plan.slots[row])), int(plan.num_tokens[row])))
-    accepted.logprobs.extend(_logprobs(group_epoch, plan, alive, result.logprobs))
+    if result.logprobs:
+        accepted.logprobs.extend(_logprobs(group_epoch, plan, alive, result.logprobs))
     return accepted
 
 
@@ -161,6 +162,8 @@ def _columns(plan: PlannedStep, result: StepResult, num_samples: int) -> tuple[I
 
 
 def _check_vectors(plan: PlannedStep, result: StepResult, num_samples: int, facts: ModelFacts) -> None:
+    if not facts.makes_vectors and not result.embeddings:
+        return
     expected = [4 * facts.vector_size] * num_samples if facts.makes_vectors else []
     if facts.by_token:
         expected = (4 * facts.vector_size * plan.num_tokens).tolist()
@@ -204,10 +207,12 @@ def _append(group_epoch: Epoch, slots: Int64, tokens: Int32, accepted: Accepted)
     stopped = np.zeros(len(slots), bool)
     for token in group_epoch.facts.eos_token_ids:
         stopped |= tokens == token
-    stopped &= running.stops_at_eos[slots]
+    if np.count_nonzero(stopped):
+        stopped &= running.stops_at_eos[slots]
     for row in running.has_stop_ids[slots].nonzero()[0].tolist():
         stopped[row] |= int(tokens[row]) in running.at(int(slots[row])).request.stop_ids
-    stopped &= known >= running.stop_from[slots]
+    if np.count_nonzero(stopped):
+        stopped &= known >= running.stop_from[slots]
     ended = stopped | (known >= running.limit[slots])
     for row in ended.nonzero()[0].tolist():
         sequence = running.at(int(slots[row]))

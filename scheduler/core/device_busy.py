@@ -12,15 +12,18 @@ class DeviceBusy:
 
     def __init__(self) -> None:
         self._totals: dict[int, float] = {}
-        self._recent: dict[int, dict[int, float]] = {}
+        self._recent: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
         """Rank -> whole second -> seconds of work in it."""
 
     def add(self, rank: int, seconds: float, now: float) -> None:
         """Add the work of this rank's device on a step that is done."""
         self._totals[rank] = self._totals.get(rank, 0.0) + seconds
-        recent, begun, last = self._recent.setdefault(rank, defaultdict(float)), now - seconds, int(now)
-        for second in range(max(math.floor(begun), last - WINDOW_SECONDS), last + 1):
-            recent[second] += min(now, second + 1) - max(begun, second)
+        recent, begun, last = self._recent[rank], now - seconds, int(now)
+        if begun >= last:
+            recent[last] += seconds
+        else:
+            for second in range(max(math.floor(begun), last - WINDOW_SECONDS), last + 1):
+                recent[second] += min(now, second + 1) - max(begun, second)
         while len(recent) > WINDOW_SECONDS + 1:
             del recent[min(recent)]
 

@@ -8,8 +8,10 @@ from quire.proto.messages.heads import EmbeddingVector
 from quire.proto.messages.requests import Finish, OutputLogprobs, Outputs
 from quire.scheduler.core.accept import Accepted
 from quire.scheduler.state.events import Instruction, SendOutputs
-from quire.scheduler.state.running import Int64, Running
+from quire.scheduler.state.running import Running
 from quire.scheduler.state.sequence import Frontend
+
+_INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
 
 
 class _Columns:
@@ -53,15 +55,14 @@ class Effects:
         if not len(slots):
             return
         owners = running.frontend[slots]
-        starts: Int64 = np.zeros(1, np.int64)
+        bounds = [0, len(slots)]
         if len(frontends) > 1:
             order = np.argsort(owners, kind="stable")
             slots, positions, tokens, owners = slots[order], positions[order], tokens[order], owners[order]
-            starts = np.concatenate((starts, np.flatnonzero(np.diff(owners)) + 1))
-        numbers = running.number[slots].astype("<i8")
-        indices = running.output_index[slots].astype("<i4")
-        places, ids = positions.astype("<i4"), tokens.astype("<i4")
-        bounds = [*starts.tolist(), len(slots)]
+            bounds[1:1] = (np.flatnonzero(np.diff(owners)) + 1).tolist()
+        numbers = running.number[slots].astype(_INT64, copy=False)
+        indices = running.output_index[slots].astype(_INT32)
+        places, ids = positions.astype(_INT32), tokens.astype(_INT32, copy=False)
         for start, end in pairwise(bounds):
             frontend = frontends[owners[start]]
             if frontend is None:

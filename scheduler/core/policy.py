@@ -213,16 +213,17 @@ class Policy:
             return None
         plan.generations = running.generation[plan.slots]
         plan.ends = running.num_scheduled[plan.slots] + plan.num_tokens
-        plan.samples = plan.ends == running.num_tokens[plan.slots]
+        num_tokens = running.num_tokens[plan.slots]
+        plan.samples = plan.ends == num_tokens
         if plan.num_draft is not None:
             plan.num_draft = np.concatenate((plan.num_draft, np.zeros(len(chunks), np.int64)))
             plan.num_tokens += plan.num_draft
             plan.ends += plan.num_draft
-            running.num_tokens[plan.slots] += plan.num_draft
+            num_tokens += plan.num_draft
         plan.num_decodes = len(singles)
         plan.num_prefill_tokens = sum(count for _, count in chunks)
         running.num_scheduled[plan.slots] = plan.ends
-        running.num_tokens[plan.slots] += plan.samples
+        running.num_tokens[plan.slots] = num_tokens + plan.samples
         plan.releases, running.released = running.released, []
         return plan
 

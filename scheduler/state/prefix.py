@@ -7,6 +7,7 @@ collision is harmless.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -32,6 +33,12 @@ class PrefixEntry(msgspec.Struct, eq=False):
     """Number of the plan that writes the block, until every rank has acknowledged it; 0: the block is proven."""
 
 
+@lru_cache
+def _root(key_of: KeyOf, revision: str, group: int, block_size: int, adapter: str, cache_salt: str) -> PrefixEntry:
+    content = root_content(revision, group, block_size, adapter, cache_salt)
+    return PrefixEntry(key_of(NO_PARENT, content), None, content, -1)
+
+
 class PrefixIndex:
     """Entries by key and by block."""
 
@@ -51,8 +58,7 @@ class PrefixIndex:
 
     def root(self, group: int, adapter: str, cache_salt: str) -> PrefixEntry:
         """The entry with which all prefixes of this KV group, adapter and salt begin."""
-        content = root_content(self._revision, group, self._block_sizes[group], adapter, cache_salt)
-        return PrefixEntry(self._key_of(NO_PARENT, content), None, content, -1)
+        return _root(self._key_of, self._revision, group, self._block_sizes[group], adapter, cache_salt)
 
     def find(self, parent: PrefixEntry, content: bytes) -> PrefixEntry:
         """The listed entry of this prefix, `parent`'s chain followed by a block of `content`; else an unlisted one."""

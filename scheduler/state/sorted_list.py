@@ -47,15 +47,20 @@ class SortedList:
         else:
             del self._pieces[place], self._lasts[place]
 
-    def at_least(self, key: Key) -> Iterator[Sequence]:
-        """Members from this key on, in order. A shorter key is before every longer one that begins with it."""
+    def first(self) -> Sequence | None:
+        return self._pieces[0][0][1] if self._pieces else None
+
+    def at_least(self, key: Key, skip: int = 0) -> Sequence | None:
+        """The first member from this key on, or the one `skip` behind it. A shorter key is before every longer one that
+        begins with it.
+        """
         place, index = self._find(key)
-        for piece in self._pieces[place : place + 1]:
-            for entry in piece[index:]:
-                yield entry[1]
-        for piece in self._pieces[place + 1 :]:
-            for entry in piece:
-                yield entry[1]
+        index += skip
+        for piece in self._pieces[place:]:
+            if index < len(piece):
+                return piece[index][1]
+            index -= len(piece)
+        return None
 
     def num_before(self, key: Key) -> int:
         """Number of members whose key is smaller."""

@@ -28,21 +28,21 @@ class Waiting:
 
     def first(self) -> Sequence | None:
         """The first in order of all."""
-        return next(iter(self._by_age), None)
+        return self._by_age.first()
 
     def oldest(self, priority: int) -> Sequence | None:
         """The first in order of this priority."""
-        found = next(self._by_age.at_least((priority,)), None)
+        found = self._by_age.at_least((priority,))
         return found if found is not None and found.request.priority == priority else None
 
     def shortest(self, priority: int, skip: int = 0) -> Sequence | None:
         """The output with the fewest known tokens of this priority, the older of equals, after `skip` shorter ones."""
-        found = next(islice(self._by_length.at_least((priority,)), skip, None), None)
+        found = self._by_length.at_least((priority,), skip)
         return found if found is not None and found.request.priority == priority else None
 
     def next_priority(self, after: int | None) -> int | None:
         """The best priority of a waiting output: of all, or of those behind `after`."""
-        found = self.first() if after is None else next(self._by_age.at_least((after + 1,)), None)
+        found = self.first() if after is None else self._by_age.at_least((after + 1,))
         return None if found is None else found.request.priority
 
     def take(self, sequence: Sequence, now: float) -> None:

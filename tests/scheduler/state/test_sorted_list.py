@@ -26,7 +26,9 @@ def test_it_is_a_sorted_list_whatever_is_added_and_removed(seed, monkeypatch):
         assert max(map(len, kept._pieces), default=0) <= 8
         for probe in (key, (key[0],), (key[0] + 1,)):
             assert kept.num_before(probe) == sum(one < probe for one in keys)
-            assert list(kept.at_least(probe)) == [expected[one] for one in keys if one >= probe]
+            following = [expected[one] for one in keys if one >= probe]
+            for skip in (0, 1, 9, len(following)):
+                assert kept.at_least(probe, skip) == (following[skip] if skip < len(following) else None)
 
 
 def test_what_is_not_there_cannot_be_removed():
