@@ -6,7 +6,7 @@ after that is one last item with an error object, and no `[DONE]`: a stream with
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +24,8 @@ QUIET_SECONDS = 15.0
 for a minute, and a restarted model loads for longer.
 """
 COMMENT = b": waiting\n\n"
+TURN_BYTES = 64 << 10
+"""Bytes after which others have a turn: to make them takes a millisecond or two."""
 HEADERS = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
@@ -47,6 +49,21 @@ def data(item: Any, event: str = "") -> bytes:
     """One item; `event` names it for clients that dispatch by name."""
     named = b"event: " + event.encode() + b"\n" if event else b""
     return b"".join((named, b"data: ", _encode(item), b"\n\n"))
+
+
+async def in_turns(items: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """The items joined, in parts between which others come where they are many. They are made as they are taken."""
+    part: list[bytes] = []
+    size = 0
+    for item in items:
+        part.append(item)
+        size += len(item)
+        if size >= TURN_BYTES:
+            yield b"".join(part)
+            await asyncio.sleep(0)
+            part, size = [], 0
+    if part:
+        yield b"".join(part)
 
 
 def error_item(error: RequestError, request_id: str) -> bytes:

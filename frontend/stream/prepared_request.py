@@ -50,11 +50,15 @@ class PreparedRequest:
     """Index of the prompt's first token of type 1, the second text of a pair; 0: it has none."""
 
     @property
+    def num_candidates(self) -> int:
+        """Number of logprobs that come with a token, its own among them."""
+        params = self.params
+        return 0 if params.logprobs < 0 else 1 + params.logprobs + len(params.logprob_token_ids)
+
+    @property
     def step_bytes(self) -> int:
         """Bytes that one step adds to what is unread, without text: a token of every output, and its logprobs."""
-        params = self.params
-        num_logprobs = 0 if params.logprobs < 0 else 1 + params.logprobs + len(params.logprob_token_ids)
-        return self.n * (COST_PER_TOKEN + COST_PER_LOGPROB * num_logprobs)
+        return self.n * (COST_PER_TOKEN + COST_PER_LOGPROB * self.num_candidates)
 
     @property
     def by_token(self) -> bool:

@@ -12,7 +12,7 @@ from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.stream.finish_errors import error_detail, finish_error, stream_error
 from quire.frontend.stream.output_buffer import OutputBuffer
 from quire.frontend.stream.prepared_request import PreparedRequest
-from quire.frontend.stream.prompt_logprobs import PromptLogprobBuffer
+from quire.frontend.stream.prompt_logprobs import MAX_CANDIDATES, PromptLogprobBuffer
 from quire.frontend.stream.reader_watch import ReaderWatch
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto import api
@@ -54,6 +54,8 @@ class RequestStream:
         self._reader = ReaderWatch(max_unread_bytes)
         self._dirty: list[OutputBuffer] = []
         """Outputs with something unread."""
+        self._reading: list[OutputBuffer] = []
+        """Those of them that the reader gets before all others."""
         self._prompt_logprobs = PromptLogprobBuffer()
         self._started = False
         """True once the reader got the `Started` event."""
@@ -170,13 +172,13 @@ class RequestStream:
     async def ready(self) -> None:
         """Wait until there is something to take, or an end."""
         self._reader.attach()
-        while not (self._dirty or self._prompt_logprobs or self._is_over):
+        while not (self._reading or self._dirty or self._prompt_logprobs or self._is_over):
             await self._reader.wait()
 
     async def take(self) -> Sequence[api.Event]:
         """The events since the last call; waits for some. Empty at the end. Raises `RequestError`."""
-        if self._prompt_logprobs:
-            await asyncio.sleep(0)  # there are many of them: others come in between
+        if self._prompt_logprobs or self._reading:
+            await asyncio.sleep(0)  # there are many candidates: others come in between
         while True:
             await self.ready()
             if events := self._collect():
@@ -196,7 +198,7 @@ class RequestStream:
         return self._failure is not None or all(output.read_end for output in self.outputs)
 
     def _collect(self) -> list[api.Event]:
-        if not self._dirty and not self._prompt_logprobs:
+        if not (self._reading or self._dirty or self._prompt_logprobs):
             return []
         events: list[api.Event] = []
         if not self._started:
@@ -206,13 +208,18 @@ class RequestStream:
             events.append(self._prompt_logprobs.take(self._token_bytes))
             if self._prompt_logprobs:
                 return events
-        dirty, self._dirty = self._dirty, []
-        for output in dirty:
-            events += output.deltas(self.prepared.return_token_ids, self._token_bytes, self.prepared.by_token)
+        if not self._reading:
+            self._reading, self._dirty = self._dirty, []
+            self._reader.on_read()
+        room = MAX_CANDIDATES
+        while self._reading and room > 0:
+            output = self._reading.pop(0)
+            for delta in output.deltas(self.prepared.return_token_ids, self._token_bytes, self.prepared.by_token):
+                room -= len(delta.logprobs) * self.prepared.num_candidates
+                events.append(delta)
             if output.finished is not None and not output.read_end:
                 output.read_end = True
                 events.append(output.finished)
-        self._reader.on_read()
         return events
 
     def _on_grown(self, output: OutputBuffer, num_bytes: int) -> None:
@@ -234,6 +241,7 @@ class RequestStream:
         for output in self.outputs:
             output.ended = True
         self._failure = self._error("SLOW_READER", f"slow reader: {message}")
+        self._reading.clear()
         self._dirty.clear()
         self._prompt_logprobs.clear()
         if live:

@@ -191,6 +191,8 @@ class SchedulerClient:
                 message = await self._dealer.receive()
                 self._silence_clock.on_received()
                 self._on_message(message)
+                if isinstance(message, Outputs) and message.logprobs:
+                    await asyncio.sleep(0)  # of a long prompt they are many, and the next message may be there
             except (WireError, LookupError, ValueError) as error:
                 self.num_bad_messages += 1
                 log.error("message of the scheduler dropped: %s", error)

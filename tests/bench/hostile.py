@@ -130,6 +130,14 @@ def loads(seed: int) -> dict[str, Load]:
         "http-logprobs": Load(
             "/v1/completions", [json.dumps({"prompt": prompt, "prompt_logprobs": 20, **asked}).encode()] * 6
         ),
+        "http-stream-logprobs": Load(
+            "/v1/completions",
+            [json.dumps({"prompt": prompt, "prompt_logprobs": 20, "stream": True, **asked}).encode()] * 6,
+        ),
+        "http-stream-echo-logprobs": Load(
+            "/v1/completions",
+            [json.dumps({"prompt": prompt, "echo": True, "logprobs": 20, "stream": True, **asked}).encode()] * 6,
+        ),
         "http-echo-logprobs": Load(
             "/v1/completions", [json.dumps({"prompt": prompt, "echo": True, "logprobs": 20, **asked}).encode()] * 6
         ),

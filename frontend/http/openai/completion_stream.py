@@ -1,15 +1,24 @@
-"""The chunks of a streamed completion: all events of one read become one piece of bytes."""
+"""The chunks of a streamed completion."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from quire.frontend.http.answer import CachedTokens, UsageBlock, json_list, total_usage, usage_block
+import msgspec
+
+from quire.frontend.http.answer import CachedTokens, UsageBlock, total_usage, usage_block
 from quire.frontend.http.openai.completion_types import Choice, Completion, CompletionRequest
 from quire.frontend.http.openai.legacy_logprobs import LogprobWriter, prompt_logprobs
 from quire.frontend.http.sse import DONE, data
 from quire.frontend.text.tokenizer import Unshown
-from quire.proto.api import Delta, Event, Finished, PromptLogprobs, Started, TokenLogprobs
+from quire.proto.api import Delta, Event, Finished, PromptLogprobs, Started
 from quire.proto.messages.message import Usage, cached_of_prompt
+
+EMPTY = b'"prompt_logprobs":[]'
+"""Stands in no text: quotes in a JSON string are escaped."""
+NULL = b"null"
+
+_encode = msgspec.json.Encoder().encode
 
 
 class ChunkWriter:
@@ -35,7 +44,8 @@ class ChunkWriter:
         if payload.usage_at_end or payload.usage_always:
             self._chunk.usage = None
         self._started: dict[int, Started] = {}
-        self._prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        self._prompt_logprobs: defaultdict[int, list[bytes]] = defaultdict(lambda: [NULL])
+        """Items of each prompt's list, in JSON: its first token has none."""
         self._usages: dict[int, list[Usage]] = {prompt: [] for prompt in range(num_prompts)}
         self._num_tokens: dict[int, int] = {}
         self._logprobs: dict[int, LogprobWriter] = {}
@@ -50,8 +60,8 @@ class ChunkWriter:
                 choice.logprobs = self._writer(index).write((), (started.prompt_token_ids[0], first))
             yield self._encoded(prompt, choice)
 
-    def write(self, prompt: int, events: Sequence[Event]) -> bytes:
-        """Every event as chunks; a delta and the end of the same output share one."""
+    def write(self, prompt: int, events: Sequence[Event]) -> Iterator[bytes]:
+        """Every event as chunks, made as they are taken; a delta and the end of the same output share one."""
         choices: list[Choice] = []
         for event in events:
             if isinstance(event, Delta):
@@ -70,10 +80,13 @@ class ChunkWriter:
                 self._chunk.model = event.model
             elif isinstance(event, PromptLogprobs):
                 if self._payload.prompt_logprobs is not None:
-                    self._prompt_logprobs.setdefault(prompt, []).extend(event.entries)
+                    _, *positions = prompt_logprobs(event.entries)
+                    self._prompt_logprobs[prompt].append(b"," + _encode(positions)[1:-1])
                 if self._payload.echo and self._payload.logprobs is not None:
-                    choices += [self._echoed(index, event) for index in self._outputs(prompt)]
-        return b"".join([self._encoded(prompt, choice) for choice in choices])
+                    for index in self._outputs(prompt):
+                        yield self._encoded(prompt, self._echoed(index, event))
+        for choice in choices:
+            yield self._encoded(prompt, choice)
 
     def end(self) -> bytes:
         """The last bytes of the stream."""
@@ -110,7 +123,7 @@ class ChunkWriter:
             if is_first:
                 choice.prompt_token_ids = list(self._started[prompt].prompt_token_ids)
         if payload.prompt_logprobs is not None and is_first:
-            choice.prompt_logprobs = json_list(prompt_logprobs(self._prompt_logprobs.get(prompt, ())))
+            choice.prompt_logprobs = msgspec.Raw(b"[]")
         return choice
 
     def _encoded(self, prompt: int, choice: Choice) -> bytes:
@@ -121,4 +134,8 @@ class ChunkWriter:
             usages = self._usages[prompt]
             cached = cached_of_prompt(usages) if len(usages) == self._width else 0
             self._chunk.usage = UsageBlock(size, size + drawn, drawn, CachedTokens(cached))
-        return data(self._chunk)
+        encoded = data(self._chunk)
+        if choice.prompt_logprobs is None:
+            return encoded
+        before, _, behind = encoded.partition(EMPTY)
+        return b"".join((before, EMPTY[:-1], *self._prompt_logprobs[prompt], EMPTY[-1:], behind))

@@ -22,7 +22,7 @@ from quire.frontend.http.merge import Batches, merged
 from quire.frontend.http.openai.completion_stream import ChunkWriter
 from quire.frontend.http.openai.completion_types import Choice, Completion, CompletionRequest, Prompt, as_prompts
 from quire.frontend.http.openai.legacy_logprobs import LogprobWriter, prompt_logprobs
-from quire.frontend.http.sse import event_stream
+from quire.frontend.http.sse import event_stream, in_turns
 from quire.frontend.limits.byte_budget import current_body
 from quire.frontend.request.collect import collect
 from quire.frontend.request.pipeline import RequestPipeline
@@ -230,6 +230,6 @@ async def _stream(
                     echoed = await _echo(context.pipeline, prompts[prompt], event.prompt_token_ids, event.model)
                     for piece in writer.echo(prompt, event, *echoed):
                         yield piece
-            if piece := writer.write(prompt, events):
+            async for piece in in_turns(writer.write(prompt, events)):
                 yield piece
     yield writer.end()

@@ -4,10 +4,14 @@ import asyncio
 import json
 import threading
 import time
+from collections import Counter
 
+import msgspec
 import pytest
 from parts.clock import GUARD
 
+from quire.frontend.http import answer, sse
+from quire.frontend.http.openai import completion_stream
 from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.proto.api import GenerateRequest
 from quire.proto.messages.params import ParameterError
@@ -115,6 +119,60 @@ def test_logprobs_of_a_long_prompt_are_told_in_pieces_between_which_others_come(
             assert max(sizes) * (top + 2) <= 1024 + top + 2
 
     asyncio.run(main())
+
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions", {"prompt": [70] * 300, "prompt_logprobs": 20}),
+        ("/v1/completions", {"prompt": [70] * 300, "echo": True, "logprobs": 20, "n": 64}),
+        ("/v1/chat/completions", {"messages": HELLO, "logprobs": True, "logprob_token_ids": [*range(60)], "n": 64}),
+    ],
+)
+def test_logprobs_of_a_stream_are_written_in_turns_of_the_event_loop(web, read_items, monkeypatch, path, asked):
+    ranked = tuple(range(60)), tuple(-1.0 - rank for rank in range(60))
+    turns, written = 0, Counter[int]()
+
+    def counting(encode):
+        def count(item):
+            encoded = encode(item)
+            written[turns] += len(encoded)
+            return encoded
+
+        return count
+
+    async def main():
+        nonlocal turns
+        async with web() as w:
+
+            def script(submit) -> None:
+                told = []
+                if (top := submit.params.prompt_logprobs) > 0:
+                    entry = PositionLogprobs(70, -0.5, 1, ranked[0][:top], ranked[1][:top])
+                    told.append(OutputLogprobs(submit.number, 0, True, 1, (entry,) * 299))
+                if named := len(submit.params.logprob_token_ids):
+                    entry = PositionLogprobs(70, -0.5, 1, (), (), ranked[0][:named], ranked[1][:named])
+                    told += [OutputLogprobs(submit.number, one, False, 0, (entry,)) for one in range(submit.n)]
+                ends = [w.scheduler.finish(submit.number, 1, "length", index) for index in range(submit.n)]
+                w.scheduler.outputs(submit.number, [(index, 0, 70) for index in range(submit.n)], ends, told)
+
+            w.scheduler.script = script
+            for module in (sse, answer, completion_stream):
+                monkeypatch.setattr(module, "_encode", counting(msgspec.json.encode), raising=False)
+            body = asked | {"max_tokens": 1, "stream": True, "temperature": 1.0}
+            asking = asyncio.create_task(w.client.post(path, json=body))
+            while not asking.done():
+                turns += 1
+                await asyncio.sleep(0)
+            *chunks, done = read_items((await asking).text)
+        assert done == "[DONE]"
+        assert json.dumps(chunks).count("-20.0") >= 64
+
+    asyncio.run(main())
+    assert max(written.values()) < 128 << 10
 
 
 def test_work_of_small_things_does_not_go_to_a_thread():

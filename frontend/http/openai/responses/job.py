@@ -19,7 +19,7 @@ from quire.frontend.http.openai.responses.event_log import EventLog
 from quire.frontend.http.openai.responses.events import GrowingResponse
 from quire.frontend.http.openai.responses.items import stored_items
 from quire.frontend.http.openai.responses.store import ResponseStore
-from quire.frontend.http.sse import data
+from quire.frontend.http.sse import data, in_turns
 from quire.frontend.stream.parsed_stream import ParsedStream
 from quire.frontend.stream.request_stream import RequestStream
 from quire.proto.api import Event, GenerateRequest, RequestError
@@ -113,7 +113,7 @@ class ResponseJob:
             async with self._context.pipeline.open(self._generate, self._call) as stream:
                 self._note_cut(stream)
                 while events := await stream.take():
-                    if items := b"".join([_item(one) for one in self._grow(events)]):
+                    async for items in in_turns(map(_item, self._grow(events))):  # the last ones hold all logprobs
                         yield items
         await self._count()
         try:
