@@ -13,10 +13,10 @@ from quire.frontend.request import validate
 from quire.frontend.request.infill import infill_ids
 from quire.frontend.request.prompt_images import ImageOwner, media_fields
 from quire.frontend.request.served_model import ServedModel
+from quire.frontend.request.token_range import first_outside, is_within
 from quire.frontend.text.encode_jobs import EncodeTemplate, EncodeText
 from quire.frontend.text.encode_threads import EncodeThreads
 from quire.frontend.text.special_token_escape import unescaped
-from quire.frontend.text.token_range import first_outside, is_within
 from quire.proto.api import Chat, GenerateRequest, Tokens
 from quire.proto.messages.media import Media
 from quire.proto.messages.params import ParameterError

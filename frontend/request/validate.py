@@ -13,7 +13,7 @@ from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
 from quire.frontend.errors import SHOWN_NAME, engine_starting, too_many_entries
 from quire.frontend.request.defaults import FIELDS, Defaults
-from quire.frontend.text.token_range import is_within
+from quire.frontend.request.token_range import is_within
 from quire.proto.api import Chat, GenerateRequest, RequestError
 from quire.proto.messages.message import Task
 from quire.proto.messages.params import (

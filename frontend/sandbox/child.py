@@ -40,7 +40,8 @@ def serve(prepare: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
             answer, result = prepare(payload), b""
         else:
             result = answer(payload)
-        answers.write(_ANSWER.pack(len(result)) + result)
+        answers.write(_ANSWER.pack(len(result)))
+        answers.write(result)
         answers.flush()
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from quire.frontend.text.tokenizer import TextTokenizer, packed
+from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.messages.params import ParameterError
 
 PIECE = 64 << 10
@@ -34,7 +34,7 @@ class EncodeText(msgspec.Struct, frozen=True, tag=True):
     ends: bool = False
 
     def ids(self, tokenizer: TextTokenizer, text: str) -> "array[int]":
-        return packed(encode_part(tokenizer, text, self))
+        return encode_part(tokenizer, text, self)
 
 
 class EncodeTemplate(msgspec.Struct, frozen=True, tag=True):
@@ -49,8 +49,8 @@ class EncodeTemplate(msgspec.Struct, frozen=True, tag=True):
         return EncodeText.remedy if self.special else "shorten it"
 
     def ids(self, tokenizer: TextTokenizer, text: str) -> "array[int]":
-        ids = tokenizer.encode_template(text, self.originals)
-        return packed(tokenizer.surrounded(ids) if self.special else ids)
+        ids = tokenizer.template_column(text, self.originals)
+        return tokenizer.surrounded(ids) if self.special else ids
 
 
 class DecodeIds(msgspec.Struct, frozen=True, tag=True):
@@ -92,7 +92,7 @@ def answer(payload: bytes, tokenizer: TextTokenizer) -> bytes:
     if isinstance(job, DecodeIds):
         return DONE + job.text(tokenizer, memoryview(payload)[end:].cast("i").tolist()).encode()
     try:
-        return DONE + job.ids(tokenizer, payload[end:].decode()).tobytes()
+        return b"".join((DONE, job.ids(tokenizer, str(memoryview(payload)[end:], "utf-8"))))
     except ParameterError as error:
         message = str(error).removeprefix(f"{error.field}: ")
         return REFUSED + msgspec.msgpack.encode((error.field, message, error.reason))
@@ -105,16 +105,18 @@ def result(answered: bytes) -> memoryview:
     return memoryview(answered)[1:]
 
 
-def encode_part(tokenizer: TextTokenizer, text: str, job: EncodeText) -> list[int]:
+def encode_part(tokenizer: TextTokenizer, text: str, job: EncodeText) -> "array[int]":
     """At most `keep` ids of one end; those that the tokenizer puts around every text stay around it."""
     if job.ends and tokenizer.end is not None:
         keep = None if job.keep is None else max(0, job.keep - 1)
-        return [*encode_part(tokenizer, text, replace(job, keep=keep, ends=False)), tokenizer.end]
-    ids = tokenizer.encode(text, job.special, job.parse_special)
+        ids = encode_part(tokenizer, text, replace(job, keep=keep, ends=False))
+        ids.append(tokenizer.end)
+        return ids
+    ids = tokenizer.column(text, job.special, job.parse_special)
     keep = job.keep
     if keep is None or len(ids) <= keep:
         return ids
-    plain = tokenizer.encode(text, add_special_tokens=False, parse_special=job.parse_special)
+    plain = tokenizer.column(text, add_special_tokens=False, parse_special=job.parse_special)
     num_around = len(ids) - len(plain)
     before = next((start for start in range(num_around + 1) if ids[start : start + len(plain)] == plain), None)
     if before is None or num_around >= keep:

@@ -1,5 +1,6 @@
 """The encoding of plain text around parts whose ids are known: a template's special tokens around users' texts."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -53,13 +54,13 @@ class PlaceholderText:
         self._parts += [parts[index][start:], *parts[index + 1 :]]
         self._fills += fills[index:]
 
-    def ids(self, encoded: "np.ndarray[tuple[int], np.dtype[np.int32]]", placeholder_id: int) -> list[int]:
+    def ids(self, encoded: "np.ndarray[tuple[int], np.dtype[np.int32]]", placeholder_id: int) -> "array[int]":
         """The ids of the whole text, out of those with placeholders."""
-        ids: list[int] = []
+        ids = array("i")
         start = 0
         for at, fill in zip(np.flatnonzero(encoded == placeholder_id).tolist(), self._fills, strict=True):
-            ids += encoded[start:at].tolist()
-            ids += fill
+            ids.frombytes(encoded[start:at].tobytes())
+            ids.extend(fill)
             start = at + 1
-        ids += encoded[start:].tolist()
+        ids.frombytes(encoded[start:].tobytes())
         return ids

@@ -21,8 +21,8 @@ from quire.frontend.text.placeholder_text import PLACEHOLDER, PlaceholderText
 from quire.frontend.text.special_token_escape import unescaped
 from quire.frontend.text.special_tokens import MAX_ROUNDS, SpecialTokenMatch, SpecialTokens, span, with_model
 from quire.frontend.text.tokenizer_settings import end_token, keeps_ends, lowers
+from quire.frontend.text.windows import WINDOW, encode_in_windows, packed
 
-PIECE = 4096
 BYTE = "<0x"
 """Beginning of the tokens to which a BPE falls back, one for each byte."""
 
@@ -66,7 +66,8 @@ class TextTokenizer:
         self._with_placeholder.add_tokens([AddedToken(PLACEHOLDER, normalized=False)])
         for one in (self._plain, self._with_placeholder):
             one.encode_special_tokens = True
-        (self._placeholder_id,) = _ids(self._with_placeholder, PLACEHOLDER, add_special_tokens=False)
+        self._bares: dict[int, Tokenizer] = {}
+        (self._placeholder_id,) = self._ids(self._with_placeholder, PLACEHOLDER)
         own = self._tokenizer.get_vocab(with_added_tokens=False)
         file = _content(path)
         unknown = _unknown_token(file["model"])
@@ -110,15 +111,23 @@ class TextTokenizer:
         return found
 
     def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
+        """As `column`, as a list, which takes ten times as much memory."""
+        return self.column(text, add_special_tokens, parse_special).tolist()
+
+    def column(self, text: str, add_special_tokens: bool = True, parse_special: bool = False) -> "array[int]":
         """Ids of a text. Special tokens spelled in it stay text, or are parsed; the post-processor adds its own."""
         if parse_special:
-            return _ids(self._tokenizer, text, add_special_tokens)
-        ids = _ids(self._plain, text, add_special_tokens)
+            return self._ids(self._tokenizer, text, add_special_tokens)
+        ids = self._ids(self._plain, text, add_special_tokens)
         if self._num_model_specials(ids) > (self._num_around if add_special_tokens else 0):
             return self._encode_with_placeholders(text, (), add_special_tokens)
         return ids
 
     def encode_template(self, rendered: str, originals: Mapping[int, str]) -> list[int]:
+        """As `template_column`, as a list."""
+        return self.template_column(rendered, originals).tolist()
+
+    def template_column(self, rendered: str, originals: Mapping[int, str]) -> "array[int]":
         """Ids of a rendered template. Special tokens spelled in it are parsed; escaped ones are not.
 
         `originals` maps escape characters to what they stand for (see `special_token_escape`). Raises `ParameterError`.
@@ -127,7 +136,7 @@ class TextTokenizer:
         may_hold_user_special = plain is not rendered or self.specials.have_variants
         if may_hold_user_special and not self.specials.are_all_from_template(rendered, plain):
             return self._encode_with_placeholders(plain, self.specials.find_from_template(rendered))
-        ids = _ids(self._tokenizer, plain, add_special_tokens=False)
+        ids = self._ids(self._tokenizer, plain)
         num_model_specials = self._num_model_specials(ids)
         made_by_model = num_model_specials and num_model_specials > self._num_model_specials(
             self.specials.tokens(plain)
@@ -136,11 +145,11 @@ class TextTokenizer:
             return self._encode_with_placeholders(plain, self.specials.find(plain))
         return ids
 
-    def surrounded(self, ids: list[int]) -> list[int]:
+    def surrounded(self, ids: "array[int]") -> "array[int]":
         """The ids between those that the post-processor puts around every text, where they do not have them yet."""
-        before, behind = around(self._plain)
-        before = [] if ids[: len(before)] == before else before
-        return before + ids + ([] if behind and ids[-len(behind) :] == behind else behind)
+        before, behind = (array("i", ids) for ids in around(self._plain))
+        before = before[:0] if ids[: len(before)] == before else before
+        return before + ids + (behind[:0] if behind and ids[-len(behind) :] == behind else behind)
 
     def _has_user_special(self, rendered: str, plain: str) -> bool:
         """True where the model found a special token in a user's text."""
@@ -153,18 +162,36 @@ class TextTokenizer:
 
     def _encode_with_placeholders(
         self, text: str, specials: Iterable[SpecialTokenMatch], add_special_tokens: bool = False
-    ) -> list[int]:
+    ) -> "array[int]":
         """Ids of a text in which these special tokens are parsed and no others."""
-        with_placeholders = PlaceholderText(text, specials, _ids(self._plain, PLACEHOLDER, add_special_tokens=False))
-        encoded = _ids(self._with_placeholder, with_placeholders.text, add_special_tokens)
+        with_placeholders = PlaceholderText(text, specials, self._ids(self._plain, PLACEHOLDER))
+        encoded = self._ids(self._with_placeholder, with_placeholders.text, add_special_tokens)
         for cut in (_once, *[_everywhere] * (MAX_ROUNDS - 1)):
             if self._num_model_specials(encoded) <= (self._num_around if add_special_tokens else 0):
                 break
             encoding = self._with_placeholder.encode_batch([with_placeholders.text], add_special_tokens=False)[0]
             positions = self._model_special_positions(encoding.ids)
             with_placeholders.separate(position for index in positions for position in cut(*span(encoding, index)))
-            encoded = _ids(self._with_placeholder, with_placeholders.text, add_special_tokens)
-        return with_placeholders.ids(np.frombuffer(packed(encoded), np.int32), self._placeholder_id)
+            encoded = self._ids(self._with_placeholder, with_placeholders.text, add_special_tokens)
+        return with_placeholders.ids(np.frombuffer(encoded, np.int32), self._placeholder_id)
+
+    def _ids(self, tokenizer: Tokenizer, text: str, add_special_tokens: bool = False) -> "array[int]":
+        if len(text) > WINDOW:
+            before, behind = around(tokenizer) if add_special_tokens else ([], [])
+            if (ids := encode_in_windows(self._bare(tokenizer), text, before)) is not None:
+                ids.extend(behind)
+                return ids
+        # the library's `encode` keeps the interpreter lock: a text of megabytes would silence the process for seconds
+        return packed(tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+
+    def _bare(self, tokenizer: Tokenizer) -> Tokenizer:
+        """The same tokenizer without a post-processor, whose tokens know all of their characters."""
+        if (found := self._bares.get(id(tokenizer))) is None:
+            found = with_model(tokenizer.model, tokenizer)
+            found.post_processor = None
+            found.encode_special_tokens = tokenizer.encode_special_tokens
+            self._bares[id(tokenizer)] = found
+        return found
 
     def _model_special_positions(self, ids: Sequence[int]) -> list[int]:
         where: list[int] = np.flatnonzero(
@@ -239,20 +266,6 @@ def _everywhere(start: int, stop: int) -> Iterable[int]:
     BPE and Unigram cut the rest as before: these are the second and last cuts. WordPiece reads it as a new word.
     """
     return range(start, stop + 1)
-
-
-def packed(ids: Sequence[int]) -> "array[int]":
-    """The ids as a column of int32, made in pieces between which the event loop may take the interpreter lock."""
-    column = array("i")
-    for start in range(0, len(ids), PIECE):
-        column.extend(ids[start : start + PIECE])
-    return column
-
-
-def _ids(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    # the library's `encode` keeps the interpreter lock: a text of megabytes would silence the process for seconds
-    ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-    return ids
 
 
 def _content(path: str) -> dict[str, Any]:

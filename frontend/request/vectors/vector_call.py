@@ -18,11 +18,11 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.errors import empty_prompt
 from quire.frontend.request import validate
 from quire.frontend.request.served_model import ServedModel
+from quire.frontend.request.token_range import is_within
 from quire.frontend.stream.prepared_request import PreparedRequest
 from quire.frontend.telemetry.observer import Observer
 from quire.frontend.text.encode_jobs import EncodeText
 from quire.frontend.text.pair_template import Pair
-from quire.frontend.text.token_range import is_within
 from quire.proto.api import Chat, GenerateRequest, RequestError
 from quire.proto.messages.heads import HeadFacts
 from quire.proto.messages.message import Task

@@ -100,6 +100,26 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("job", [EncodeText(True), EncodeTemplate({})])
+def test_a_process_that_encodes_a_long_text_grows_by_less_than_ten_times_its_size(model_dir, job):
+    text = "the quick brown fox jumps over 1234 lazy dogs\n" * 30_000
+
+    def peak(pid: int) -> int:
+        with open(f"/proc/{pid}/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+    async def main():
+        async with opened(model_dir) as mine:
+            sandbox = next(iter(mine._num_waiting))
+            await sandbox.start()
+            pid = sandbox._child._process.pid
+            before = peak(pid)
+            assert len(await mine.ids(job, text, "text"))
+            assert peak(pid) - before < 10 * len(text)
+
+    asyncio.run(main())
+
+
 def test_a_text_of_five_million_tokens_is_encoded_where_a_context_holds_them(model_dir):
     text = "~" * 5_000_000
 
@@ -156,7 +176,7 @@ def test_a_long_text_without_room_is_refused_by_its_field(model_dir, monkeypatch
         mine = AsyncTokenizer(config, TextTokenizer(str(model_dir)), pool)
         try:
             with pytest.raises(ParameterError, match="took too much memory to tokenize; shorten it") as caught:
-                await mine.ids(EncodeText(True), "a b " * 2_000_000, "text")
+                await mine.ids(EncodeText(True), "\u0301" * 4_000_000, "text")  # no character to cut it at
             assert caught.value.field == "text"
         finally:
             await mine.close()
@@ -169,7 +189,7 @@ def test_what_the_process_refuses_is_refused_by_its_own_field_and_the_process_li
     """Special tokens in too many spellings: the same words as beside the event loop."""
 
     class Refusing:
-        def encode_template(self, text, originals):
+        def template_column(self, text, originals):
             raise ParameterError("chat.messages", f"hold {text}: remove it", "UNSUPPORTED")
 
     payload = text_payload(EncodeTemplate({}), "a: b")
@@ -188,7 +208,7 @@ def test_only_short_texts_of_cheap_characters_are_encoded_on_the_event_loop(mode
         threads.append(threading.get_ident())
         return [1]
 
-    monkeypatch.setattr(TextTokenizer, "encode", encode)
+    monkeypatch.setattr(TextTokenizer, "column", encode)
 
     async def main():
         pool = EncodeThreads(1)

@@ -7,7 +7,7 @@ import threading
 from parts.clock import GUARD
 
 from quire.frontend.text.encode_threads import GIVING_WAY_CHARS, NICENESS, SHORT_WORK_CHARS, EncodeThreads
-from quire.frontend.text.tokenizer import PIECE, packed
+from quire.frontend.text.windows import PIECE, packed
 from quire.proto.api import Chat, ChatMessage, ToolCall
 
 
