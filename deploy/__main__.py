@@ -5,7 +5,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quire.deploy.flags.arguments import Parser, UsageError
 from quire.deploy.flags.command_parser import CommandParser
@@ -34,6 +34,13 @@ def build_parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=summary, fill=functools.partial(_fill, module))
     commands.add_parser("bench", help="measure", description="Measure an engine or parts of one.", fill=_fill_bench)
     return parser
+
+
+def with_command(words: Sequence[str]) -> list[str]:
+    """Arguments of `quire`: without a command they are those of `serve`."""
+    if words and words[0] in (*COMMANDS, "bench", "-h", "--help", "--version"):
+        return list(words)
+    return ["serve", *words]
 
 
 def _fill(module: str, parser: argparse.ArgumentParser) -> None:

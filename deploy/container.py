@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from quire.deploy.__main__ import COMMANDS
 from quire.deploy.__main__ import main as run
+from quire.deploy.__main__ import with_command
 from quire.deploy.commands import serve
 from quire.deploy.flags.arguments import read_yaml
 from quire.deploy.flags.other_arguments import notices
@@ -40,9 +40,7 @@ def command(words: Sequence[str]) -> list[str]:
         words = words[3:]
     elif first in ("vllm", "quire"):
         words = words[1:]
-    if words and words[0] in (*COMMANDS, "bench", "-h", "--help", "--version"):
-        return list(words)
-    return ["serve", *words]
+    return with_command(words)
 
 
 def listen(namespace: argparse.Namespace) -> None:

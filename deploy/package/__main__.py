@@ -2,8 +2,7 @@
 
 import sys
 
-from quire.deploy.__main__ import main
-from quire.deploy.container import command
+from quire.deploy.__main__ import main, with_command
 
 if __name__ == "__main__":
-    sys.exit(main(command(sys.argv[1:])))
+    sys.exit(main(with_command(sys.argv[1:])))

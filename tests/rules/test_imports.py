@@ -101,8 +101,7 @@ FLOORS = {
         {"batch", "config", "fields", "weights"},
     ),
     "deploy": (
-        {"package"},
-        {"container"},
+        {"container", "package"},
         {"__main__"},
         {"bench"},
         {"commands"},
