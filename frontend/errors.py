@@ -9,10 +9,14 @@ from google.protobuf.message import DecodeError
 
 from quire.proto.api import RequestError
 from quire.proto.messages.params import ParameterError
+from quire.proto.process.control_group import thread_limits
 
 SHOWN_NAME = 64
 """Characters of a client's name for something that an error repeats."""
 SHOWN_MODELS = 3
+
+NO_THREAD = "can't start new thread"
+"""The words of Python's error where a limit of processes and threads is reached."""
 
 log = logging.getLogger("quire.frontend")
 
@@ -48,6 +52,10 @@ def as_request_error(error: Exception) -> RequestError:
         return RequestError(error.reason, str(error), field=error.field)
     if isinstance(error, DecodeError):
         return RequestError("INVALID_PARAMETER", "the request is not a message of this method: malformed protobuf")
+    if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
+        log.error("no thread can be started any more: %s", thread_limits())
+        message = "the server has no thread left for this request, which is not at fault; send it again"
+        return RequestError("RECOVERING", message, retry_after_seconds=1.0)
     error_id = uuid.uuid4().hex
     log.error("internal error %s", error_id, exc_info=error)
     return RequestError("BUG", f"internal error {error_id}", metadata={"error_id": error_id})

@@ -78,7 +78,7 @@ class ChildProcess:
             return cls(process, name, max_answer_bytes, *await asyncio.open_connection(sock=ours))
         except BaseException:
             process.kill()
-            await asyncio.to_thread(process.wait)
+            await _ended(process)
             raise
 
     @property
@@ -126,8 +126,8 @@ class ChildProcess:
 
     async def _death(self, seconds: float) -> Exception:
         """The error that the child's end means."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the socket closes a moment before the process ends
-            await asyncio.to_thread(self._process.wait, LAST_MOMENT_SECONDS)
+        with contextlib.suppress(TimeoutError):  # the socket closes a moment before the process ends
+            await asyncio.wait_for(_ended(self._process), LAST_MOMENT_SECONDS)
         code = self._process.poll()
         if code is None or code >= 0:
             return SandboxCrashed(f"{self._name} died: exit code {code}")
@@ -146,7 +146,7 @@ class ChildProcess:
         """Kill it and wait for its end; its exit code."""
         self._process.kill()
         self._requests.close()
-        return await asyncio.to_thread(self._process.wait)
+        return await _ended(self._process)
 
     async def _exchange(self, head: bytes, payload: Payload, seconds: float) -> bytes:
         view = memoryview(payload)
@@ -159,3 +159,18 @@ class ChildProcess:
         if size > (most := self._max_answer_bytes):
             raise SandboxCrashed(f"{self._name} announced an answer of {size} bytes; {most} are allowed")
         return await self._answers.readexactly(size)
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code, once it has ended. No thread waits for it: none may be left, which is why it failed."""
+    if (code := process.poll()) is not None:
+        return code
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    descriptor = os.pidfd_open(process.pid)
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return process.wait()

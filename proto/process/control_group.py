@@ -1,6 +1,7 @@
 """Limits of the control groups of this process, of version 1 and 2: of its own group and of those around it."""
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -26,6 +27,16 @@ def cpu_quota(system: Path = SYSTEM) -> float | None:
         if words and words[0].isdecimal() and period.isdecimal() and int(period):
             quotas.append(int(words[0]) / int(period))
     return min(quotas, default=None)
+
+
+def thread_limits() -> str:
+    """The limits of processes and threads, and how many are there, in words."""
+    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+    words = ["" if most == resource.RLIM_INFINITY else f"ulimit -u is {most}"]
+    for group in _groups("pids", SYSTEM):
+        if (limit := _text(group / "pids.max")).isdecimal():
+            words.append(f"{group}/pids.max is {limit}, of which {_text(group / 'pids.current')} are taken")
+    return "; ".join(filter(None, words)) or "no limit is known"
 
 
 def _groups(controller: str, system: Path) -> Iterator[Path]:

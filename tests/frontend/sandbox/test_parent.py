@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import psutil
 import pytest
 from parts.clock import GUARD
 
+from quire.frontend.errors import as_request_error
+from quire.frontend.limits.work_pool import WorkPool
 from quire.frontend.sandbox import parent as sandboxes
 from quire.frontend.sandbox.child_process import ChildProcess
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
@@ -215,6 +218,40 @@ def test_a_child_that_does_not_start_is_no_fault_of_the_call(
 
     monkeypatch.setattr(sys, "executable", python)
     in_sandbox(work, module)
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("word", "error"), [("die", SandboxCrashed), ("hang", SandboxTimeout), ("segv", SandboxCrashed)]
+)
+def test_a_child_is_replaced_where_no_thread_can_be_started(
+    word: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(sandbox: Sandbox) -> None:
+        with pytest.raises(error):
+            await sandbox.call(word.encode(), 0.5)
+        assert await sandbox.call(b"again", 10) == b"ready again"
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    in_sandbox(work)
+
+
+def test_a_request_that_finds_no_thread_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading, "_start_new_thread", fail)
+    with pytest.raises(RuntimeError) as caught:
+        asyncio.run(WorkPool("bodies", 1).run(1 << 20, bool))
+    error = as_request_error(caught.value)
+    assert (error.reason, error.retryable, bool(error.retry_after_seconds)) == ("RECOVERING", True, True)
+    assert "no thread can be started" in caplog.text
 
 
 @pytest.mark.usefixtures("modules")
