@@ -53,7 +53,8 @@ def as_request_error(error: Exception) -> RequestError:
     if isinstance(error, DecodeError):
         return RequestError("INVALID_PARAMETER", "the request is not a message of this method: malformed protobuf")
     if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
-        log.error("no thread can be started any more: %s", thread_limits())
+        limits = "; ".join(limit.words for limit in thread_limits()) or "no limit is known"
+        log.error("no thread can be started any more: %s", limits)
         message = "the server has no thread left for this request, which is not at fault; send it again"
         return RequestError("RECOVERING", message, retry_after_seconds=1.0)
     error_id = uuid.uuid4().hex

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from quire.deploy.commands.report import addresses, engine_summary, ready_to_paste
-from quire.deploy.commands.start_plan import plan, refuse
+from quire.deploy.commands.start_plan import few_threads, plan, refuse
 from quire.deploy.config import FRONTENDS_SOCKET, WORKERS_SOCKET, Composed, compose, show
 from quire.deploy.flags.arguments import UsageError, add_serve_arguments, gather
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
@@ -217,6 +217,8 @@ def run_engine(
         )
         composed = compose(options, model, run_dir)
         for line in plan(composed, run_dir):
+            log(line)
+        for line in few_threads(composed):
             log(line)
         engine = QuireEngine(composed, run_dir)
         log(f"starting 1 scheduler, {engine.world_size} worker(s), {engine.num_frontends} frontend(s)")

@@ -11,6 +11,7 @@ from quire.deploy.flags.arguments import UsageError
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.overrides import by_origin
 from quire.deploy.supervisor.rundir import RunDir
+from quire.proto.process.control_group import num_cores, thread_limits
 from quire.proto.process.flags import in_flags
 from quire.proto.process.sizes import format_bytes, format_count
 from quire.worker.config import WorkerConfig
@@ -18,6 +19,10 @@ from quire.worker.device.machine import bf16_products, machine_bytes
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Fit, Place
 
+OWN_THREADS, FRONTEND_THREADS, WORKER_THREADS = 12, 48, 24
+"""Processes and threads at most, a few to spare: of supervisor and scheduler, of a frontend with its children, and of a
+worker beside those that compute.
+"""
 NVIDIA = Path("/dev/nvidiactl")
 """A file that is there where NVIDIA's driver is loaded."""
 
@@ -44,6 +49,18 @@ def plan(composed: Composed, run_dir: RunDir) -> Iterator[str]:
     if composed.frontend.http_port >= 0:
         yield f"page: {url_of(composed.frontend)}/ shows requests, memory and speed"
     yield f"configuration: {written}; --print-config shows it"
+
+
+def few_threads(composed: Composed) -> Iterator[str]:
+    """A warning for each limit of processes and threads that leaves fewer than the engine may take."""
+    needed = OWN_THREADS + FRONTEND_THREADS * composed.num_frontends
+    needed += (WORKER_THREADS + num_cores()) * composed.scheduler.world_size
+    for limit in thread_limits():
+        if limit.num_left < needed:
+            yield (
+                f"warning: {limit.num_left} processes and threads are left ({limit.words}), and this engine may take "
+                f"{needed}; where none is left requests fail, then processes: raise it (docker run --pids-limit)"
+            )
 
 
 def refuse(options: ServeOptions, directory: Path) -> None:

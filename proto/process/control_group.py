@@ -3,7 +3,9 @@
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 SYSTEM = Path("/")
 
@@ -29,14 +31,39 @@ def cpu_quota(system: Path = SYSTEM) -> float | None:
     return min(quotas, default=None)
 
 
-def thread_limits() -> str:
-    """The limits of processes and threads, and how many are there, in words."""
-    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-    words = ["" if most == resource.RLIM_INFINITY else f"ulimit -u is {most}"]
-    for group in _groups("pids", SYSTEM):
-        if (limit := _text(group / "pids.max")).isdecimal():
-            words.append(f"{group}/pids.max is {limit}, of which {_text(group / 'pids.current')} are taken")
-    return "; ".join(filter(None, words)) or "no limit is known"
+class ThreadLimit(NamedTuple):
+    """A limit of processes and threads, which the kernel counts together."""
+
+    words: str
+    num_left: int
+
+
+def thread_limits(system: Path = SYSTEM) -> list[ThreadLimit]:
+    """The limits that bind this process: `pids.max` of its groups, and that of its user unless it is root."""
+    found = []
+    for group in _groups("pids", system):
+        most, taken = _text(group / "pids.max"), _text(group / "pids.current")
+        if most.isdecimal() and taken.isdecimal():
+            found.append(ThreadLimit(f"{group}/pids.max is {most}, {taken} are taken", int(most) - int(taken)))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY and (user := os.geteuid()):
+        taken_by_user = sum(map(_num_threads, _processes_of(user, system)))
+        found.append(ThreadLimit(f"ulimit -u is {soft}, {taken_by_user} are taken", soft - taken_by_user))
+    return found
+
+
+def _processes_of(user: int, system: Path) -> Iterator[Path]:
+    for process in (system / "proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended while we looked
+            if process.stat().st_uid == user:
+                yield process
+
+
+def _num_threads(process: Path) -> int:
+    try:
+        return len(os.listdir(process / "task"))
+    except OSError:
+        return 0
 
 
 def _groups(controller: str, system: Path) -> Iterator[Path]:

@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from parts import forked
 from parts.clock import GUARD, eventually
 
+from quire.deploy.commands import start_plan
 from quire.deploy.model_path import EMBEDDED
+from quire.proto.process.control_group import ThreadLimit
 
 
 def serve(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -94,3 +97,12 @@ def test_a_signal_before_any_process_is_there_ends_the_start(tmp_path: Path, run
     number = signal.SIGTERM if number == signal.SIGHUP else number
     assert process.wait(GUARD) == (code and code + number)
     assert list(runs.iterdir()) == []
+
+
+def test_a_limit_of_threads_that_may_not_do_is_named_by_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_plan, "num_cores", lambda: 2)
+    composed = SimpleNamespace(num_frontends=2, scheduler=SimpleNamespace(world_size=1))
+    limits = [ThreadLimit("/x/pids.max is 150, 20 are taken", 130), ThreadLimit("ulimit -u is 900, 1 are taken", 899)]
+    monkeypatch.setattr(start_plan, "thread_limits", lambda: limits)
+    [line] = start_plan.few_threads(composed)
+    assert "130 processes and threads are left (/x/pids.max is 150, 20 are taken)" in line

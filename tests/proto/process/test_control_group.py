@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.proto.process.control_group import cpu_quota, num_cores
+from quire.proto.process import control_group
+from quire.proto.process.control_group import cpu_quota, num_cores, thread_limits
 
 V2 = "35 24 0:30 {root} {point} rw,nosuid shared:9 - cgroup2 cgroup rw,nsdelegate"
 V1 = "41 32 0:36 {root} {point} rw,nosuid shared:18 - cgroup cgroup rw,cpu,cpuacct"
@@ -93,3 +94,24 @@ def test_a_quota_beyond_the_cores_adds_none(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 5})
     monkeypatch.setattr("quire.proto.process.control_group.cpu_quota", lambda system: 7.5)
     assert num_cores(tmp_path) == 2
+
+
+def test_limits_of_threads_are_those_of_all_groups_and_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text("0::/a/b\n")
+    (tmp_path / "proc" / "self" / "mountinfo").write_text(V2.format(root="/", point="/sys/fs/cgroup"))
+    for group, most, taken in (("a/b", "max", 3), ("a", "40", 30)):
+        folder = tmp_path / "sys" / "fs" / "cgroup" / group
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "pids.max").write_text(f"{most}\n")
+        (folder / "pids.current").write_text(f"{taken}\n")
+    for process, num_threads in ((1, 2), (7, 3)):
+        for thread in range(num_threads):
+            (tmp_path / "proc" / str(process) / "task" / str(thread)).mkdir(parents=True)
+    assert next(limit.num_left for limit in thread_limits(tmp_path)) == 10
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid or 77)
+    monkeypatch.setattr(control_group, "_processes_of", lambda user, system: (system / "proc").glob("[0-9]*"))
+    monkeypatch.setattr(control_group.resource, "getrlimit", lambda which: (100, 100))
+    assert [limit.num_left for limit in thread_limits(tmp_path)] == [10, 95]
