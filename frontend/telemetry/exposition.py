@@ -1,11 +1,13 @@
 """Samples and distributions as a page in Prometheus' text format or OpenMetrics."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from math import inf
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
 from quire.proto.messages.introspection import Distribution, Figure
@@ -28,6 +30,8 @@ def encode(families: Sequence[Metric], accept: str) -> tuple[bytes, str]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Page(families))
     encoder, content_type = choose_encoder(accept)
+    if isinstance(encoder, partial):  # no name of ours needs an escape, and it would write `vllm_` for `vllm:`
+        encoder = partial(encoder, escaping=ALLOWUTF8)
     return encoder(registry), content_type
 
 

@@ -69,7 +69,8 @@ class MetricsPage:
             facts = welcome.facts if welcome is not None else None
             name = self._config.served_model_names[0]
             also = vllm_names.aliases(samples, distributions, facts, name, now)
-            page += families(vllm_names.MEANINGS, *also, vllm_names.PREFIX)
+            for prefix in vllm_names.PREFIXES:
+                page += families(vllm_names.MEANINGS, *also, prefix)
         return encode(page, accept)
 
     async def _rates(self) -> Rates | None:

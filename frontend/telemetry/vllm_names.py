@@ -8,7 +8,8 @@ from quire.proto.messages.introspection import Distribution, Figure
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.metrics.rates import Rates
 
-PREFIX = "vllm:"
+PREFIXES = ("vllm:", "vllm_")
+"""The second is what encoders and collectors without colons make of the first, and what guides behind them say."""
 
 SAME: dict[str, tuple[str, str]] = {
     "num_requests_running": ("requests_running", "Number of requests in model execution batches."),
@@ -41,6 +42,8 @@ SAME: dict[str, tuple[str, str]] = {
 
 OLD: dict[str, tuple[str, str]] = {
     "gpu_cache_usage_perc": ("kv_usage_ratio", "Old name of vllm:kv_cache_usage_perc."),
+    "gpu_prefix_cache_queries_total": ("prefix_queries_tokens_total", "Old name of vllm:prefix_cache_queries_total."),
+    "gpu_prefix_cache_hits_total": ("prefix_hits_tokens_total", "Old name of vllm:prefix_cache_hits_total."),
     "time_per_output_token_seconds": (
         "inter_token_latency_seconds",
         "Old name of vllm:inter_token_latency_seconds.",
@@ -59,6 +62,12 @@ RATES: dict[str, tuple[str, str]] = {
 }
 """More of these, which are computed from the newest steps -> (field of `Rates`, help)."""
 
+NOTHING: dict[str, str] = {
+    "cpu_cache_usage_perc": "Old: usage of a swap space; always 0, nothing is swapped.",
+    "num_requests_swapped": "Old: requests in a swap space; always 0, nothing is swapped.",
+}
+"""More of these, of what is not here -> help."""
+
 FINISHED_REASONS = {"stop": "stop", "length": "length", "abort": "abort", "deadline": "abort", "error": "error"}
 """Our finish reason -> vLLM's."""
 
@@ -69,7 +78,7 @@ MEANINGS: dict[str, Meaning] = {
         name: ("histogram" if name in HISTOGRAMS else "counter" if name.endswith("_total") else "gauge", help)
         for name, (_, help) in (SAME | OLD | RATES).items()
     },
-    "cpu_cache_usage_perc": ("gauge", "Old: usage of a swap space; always 0, nothing is swapped."),
+    **{name: ("gauge", help) for name, help in NOTHING.items()},
     "request_success_total": ("counter", "Outputs that ended, by reason; deadlines are aborts."),
     "admission_rejections_total": ("counter", "Requests refused, by reason."),
     "cache_config_info": ("gauge", "1; the KV cache's shape."),
@@ -100,7 +109,7 @@ def aliases(
     ]
     if now is not None:
         made += [Figure(name, getattr(now, field), base) for name, (field, _) in RATES.items()]
-        made.append(Figure("cpu_cache_usage_perc", 0.0, base))
+        made += [Figure(name, 0.0, base) for name in NOTHING]
     made += _by_reason("request_success_total", "finished_reason", "request_finishes_total", samples, base)
     made += _by_reason("admission_rejections_total", "reason", "request_rejections_total", samples, base)
     if facts is not None:

@@ -102,7 +102,7 @@ def metrics_page() -> str:
     head = ("name", "kind", "labels", "meaning")
     sources = {name: source for name, (source, _) in (vllm_names.SAME | vllm_names.OLD).items()}
     vllm = (
-        (code(vllm_names.PREFIX + name), kind, code(PREFIX + sources[name]) if name in sources else "", help)
+        (code(vllm_names.PREFIXES[0] + name), kind, code(PREFIX + sources[name]) if name in sources else "", help)
         for name, (kind, help) in vllm_names.MEANINGS.items()
     )
     return f"""{MADE}
@@ -120,7 +120,8 @@ watch, dashboards and alerts: [OPERATING.md](../deploy/OPERATING.md).
 {table(head, (_metric_row(*row) for row in scheduler))}
 ## Names of vLLM
 
-With `--vllm-metric-names` the page also has these, each with the labels `engine` and `model_name`.
+With `--vllm-metric-names` the page also has these, each with the labels `engine` and `model_name`, and all of
+them a second time with `vllm_` for `vllm:`.
 
 {table(("name", "kind", "the same as", "meaning"), vllm)}"""
 

@@ -10,6 +10,7 @@ import grpc
 import msgspec
 import numpy as np
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
 from quire.frontend.call import Call
 from quire.frontend.metrics.families import FAMILIES
@@ -263,20 +264,32 @@ def test_the_schedulers_figures_are_on_the_page_and_the_page_outlives_the_schedu
     run(serving, case)
 
 
-def test_openmetrics_is_given_to_those_who_ask(serving):
+OPEN_METRICS = "application/openmetrics-text"
+ACCEPTED = {
+    "Prometheus 2": f"{OPEN_METRICS};version=1.0.0;q=0.5,{OPEN_METRICS};version=0.0.1;q=0.4,text/plain;q=0.3",
+    "Prometheus 3": f"{OPEN_METRICS};version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;q=0.4,*/*;q=0.1",
+    "Prometheus 3, underscores": f"{OPEN_METRICS};version=1.0.0;escaping=underscores;q=0.5,*/*;q=0.1",
+    "a collector": OPEN_METRICS,
+}
+"""What they send as Accept."""
+
+
+def test_openmetrics_is_given_to_those_who_ask_with_the_names_of_the_plain_page(serving):
     async def case(s):
-        from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+        plain = {name for name, _ in (await scrape(s.server))[0].samples}
+        assert {"vllm:num_requests_running", "vllm:request_success_total", "quire_requests_total"} <= plain
+        for accepted in ACCEPTED.values():
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{s.server.http_port}/metrics", headers={"accept": accepted}
+            )
 
-        url = f"http://127.0.0.1:{s.server.http_port}/metrics"
-        request = urllib.request.Request(url, headers={"accept": "application/openmetrics-text; version=1.0.0"})
+            def get(request=request) -> str:
+                with urllib.request.urlopen(request, timeout=GUARD) as answer:
+                    assert answer.headers["content-type"].startswith(OPEN_METRICS)
+                    return answer.read().decode()
 
-        def get() -> str:
-            with urllib.request.urlopen(request, timeout=GUARD) as answer:
-                assert answer.headers["content-type"].startswith("application/openmetrics-text")
-                return answer.read().decode()
-
-        text = await asyncio.to_thread(get)
-        assert "quire_requests" in {family.name for family in parse(text)}
+            text = await asyncio.to_thread(get)
+            assert plain <= {sample.name for family in open_metrics(text) for sample in family.samples}
 
     run(serving, case, vllm_metric_names=True)
 
@@ -298,6 +311,9 @@ def test_vllms_names_stand_beside_ours_with_its_labels(serving):
         assert page("vllm:e2e_request_latency_seconds_bucket", le="+Inf", **base) == 1
         assert page("vllm:cache_config_info", block_size="16", num_gpu_blocks="64", **base) == 1
         assert page.families["vllm:lora_requests_info"].samples[0].value > 1e9
+        for (name, labels), value in page.samples.items():
+            if name.startswith("vllm:") and name != "vllm:lora_requests_info":  # guides behind collectors have no colon
+                assert page(name.replace(":", "_"), **dict(labels)) == value
         assert page("vllm:time_per_output_token_seconds_count", **base) == 4
         for gauge, value in (
             ("num_requests_running", 3),
