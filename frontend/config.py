@@ -167,6 +167,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Folder from which requests may name files; empty: none."""
     allowed_media_domains: tuple[str, ...] = ()
     """Hosts from which requests may have images fetched; empty: none."""
+    metrics_without_key: bool = False
+    """`/metrics` needs no key where everything else does."""
     vllm_metric_names: bool = False
     """`/metrics` also names vLLM's series."""
     otlp_endpoint: str = ""

@@ -73,6 +73,7 @@ class ServerOptions:
             "security", "the same for aborting, explaining and watching all requests, besides $QUIRE_ADMIN_KEY", "FILE"
         ),
     ] = ""
+    metrics_without_key: Annotated[bool, Flag("security", "/metrics needs no key, as in vLLM")] = False
     ssl_certfile: Annotated[str, Flag("security", "PEM chain; both APIs then speak TLS only", "FILE")] = ""
     ssl_keyfile: Annotated[str, Flag("security", "PEM key of --ssl-certfile", "FILE")] = ""
     ssl_ca_certs: Annotated[

@@ -17,6 +17,7 @@ from quire.frontend.http.errors import HttpError
 from quire.frontend.security.keys import Keyring, Need, bearer, tenant_of
 
 EXEMPT = frozenset({"/health", "/v1/health", "/ping", "/live", "/ready"})
+METRICS = "/metrics"
 ADMIN = ("/v1/requests", "/v1/status", "/v1/prefixes", "/slots")
 """These paths, and whatever lies below them, reach everybody's requests."""
 
@@ -41,6 +42,7 @@ class Guard:
         self._keyring = keyring
         self._known_host = _known_host(config)
         self._origins = Origins(config)
+        self._keyless = {METRICS} if config.metrics_without_key else set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = scope["headers"]
@@ -54,7 +56,7 @@ class Guard:
             await _answer_preflight(headers, send)
             return
         key = _key(headers, own_page=origin is None)
-        refusal = self._keyring.refusal(need, key)
+        refusal = self._keyring.refusal("nothing" if scope["path"] in self._keyless else need, key)
         if refusal is not None:
             raise refusal
         scope["state"]["tenant"] = tenant_of(key)

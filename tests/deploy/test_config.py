@@ -56,6 +56,7 @@ CHANGED: dict[str, Any] = {
     "unknown_fields": "refuse",
     "log_stats_interval": 3.0,
     "vllm_metric_names": True,
+    "metrics_without_key": True,
     "otlp_traces_endpoint": "http://t:4318",
     "ssl_certfile": "c",
     "ssl_keyfile": "k",

@@ -103,6 +103,27 @@ def test_two_credentials_are_none(guarded):
     guarded(check)
 
 
+def test_metrics_are_open_where_the_operator_says_so_and_nothing_beside_them(guarded):
+    async def check(port, s):
+        assert (await ask(port, "/metrics")).status == 200
+        assert (await ask(port, "/metrics", key="wrong-key-1234")).status == 200
+        for path in (
+            "/metrics/",
+            "/metrics/x",
+            "/Metrics",
+            "//metrics",
+            "/v1/metrics",
+            "/v1/models",
+            "/v1/status",
+            "/",
+        ):
+            assert (await ask(port, path)).status == 401, path
+        foreign = await raw(port, b"GET /metrics HTTP/1.1\r\nhost: evil.example\r\n\r\n")
+        assert foreign.status == 421  # a page elsewhere had its own name resolve to this machine
+
+    guarded(check, metrics_without_key=True)
+
+
 LINES = [
     "GET http://localhost/v1/models HTTP/1.1",
     "GET http://x/health/../v1/models HTTP/1.1",
