@@ -113,7 +113,8 @@ class RequestPreparer:
             request = with_reasoning_first(request, prompt.answer_format)
         if checked.max_tokens_is_bound:
             request = validate.within_room(request, checked.model.defaults, len(prompt.ids), checked.facts)
-        if request.suffix is not None and (infill := checked.model.infill) is not None:
+        is_filled = request.suffix is not None and isinstance(request.input, str)
+        if is_filled and (infill := checked.model.infill) is not None:
             request = replace(request, stop_token_ids=(*request.stop_token_ids, *infill.ends))
         params = validate.after_tokenizing(
             request, checked.model.defaults, checked.seed, prompt.ids, prompt.bad_words, checked.facts

@@ -152,12 +152,12 @@ def check_truncation(request: GenerateRequest) -> None:
         raise ParameterError("truncate_prompt_tokens", f"must be at least 1, or -1 for what fits, got {keep}")
     if side is not None and side not in SIDES:
         raise ParameterError("truncation_side", f"must be 'left' or 'right', got {side[:SHOWN_NAME]!r}")
-    if request.suffix is not None and keep is not None:
+    if keep is not None and request.suffix is not None and isinstance(request.input, str):
         raise ParameterError("truncate_prompt_tokens", "excludes suffix: what is cut would be no form to fill in")
     if keep is not None and isinstance(request.input, Chat) and any(one.media for one in request.input.messages):
         message = "cuts no prompt with images or videos; leave it unset, and send fewer turns or pictures"
         raise ParameterError("truncate_prompt_tokens", message, "UNSUPPORTED")
-    if request.suffix is not None and not isinstance(request.input, str):
+    if request.suffix and not isinstance(request.input, str):
         raise ParameterError("suffix", "applies to a text prompt only; leave it unset")
 
 

@@ -62,13 +62,27 @@ class Chip(Device):
     [
         (100, {"compute capability 10.0": "the kernels are compiled for it, and never ran on it"}),
         (75, {"compute capability 7.5": "the kernels were neither compiled for it nor ran on it"}),
-        (89, {"compute capability 8.9": "the kernels ran at commit abc"}),
+        (
+            89,
+            {"compute capability 8.9": "the kernels ran on one at commits abc; tests/gpu/RESULTS.md has each of them"},
+        ),
         (None, {}),
     ],
 )
 def test_doctor_says_what_is_known_of_the_chip_at_hand(capability, words, monkeypatch):
-    monkeypatch.setattr(chips, "RAN", {89: "abc"})
+    monkeypatch.setattr(chips, "RAN", {89: ("abc",)})
     assert _kernel_proof(Chip(capability)) == words
+
+
+def test_what_ran_is_what_the_page_of_results_says():
+    """Of the table of kernels, whose rows name one machine's last runs; both change together."""
+    page = (ROOT / "tests" / "gpu" / "RESULTS.md").read_text()
+    table = page[page.index("## Kernels") :].split("\n## ")[0]
+    commits = {cells[-3].strip() for line in table.splitlines() if len(cells := line.split("|")) > 6} - {"---"}
+    ran = {commit for commit in commits if re.fullmatch("[0-9a-f]{7}", commit)}
+    assert commits == ran | {"last run at commit"}, "a kernel that never ran: say so in proof()"
+    assert set(chips.RAN) == {90}
+    assert set(chips.RAN[90]) == ran
 
 
 def test_doctor_says_which_body_waits_for_a_run(monkeypatch):

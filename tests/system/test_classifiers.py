@@ -106,7 +106,7 @@ def test_many_texts_share_steps_and_change_nothing(served):
         ("/classify", {"input": []}, "input", "is empty"),
         ("/classify", {"input": ["a"] * 3000}, "input", "1 to 2048 entries, got 3000; send them in several requests"),
         ("/classify", {"input": ["a", "cat " * 300]}, "input[1]", "truncate_prompt_tokens"),
-        ("/classify", {"input": "a", "messages": []}, "input", "but not both"),
+        ("/classify", {"input": "a", "messages": []}, "messages", "excludes input"),
         ("/rerank", {"query": "a", "documents": ["b"]}, "model", "classifies here; ask it through /classify"),
         ("/v1/embeddings", {"input": "a"}, "model", "classifies here; ask it through /classify"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, None, None),

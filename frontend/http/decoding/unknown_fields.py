@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from quire.frontend.http.decoding.ignored import note, refuses_unknown
+from quire.frontend.http.decoding.misleading import ELSEWHERE, NEUTRAL
 from quire.proto.messages.params import ParameterError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -24,36 +25,6 @@ MIN_NEAR = 4
 """Letters of a name from which one wrong letter still leaves it recognisable."""
 MAX_SHOWN = 64
 """Most bytes of a value that is shown."""
-
-CHATS = "send it with the messages of /v1/chat/completions or the input of /v1/responses"
-KWARGS = "set it in chat_template_kwargs"
-ELSEWHERE: dict[str, str] = dict.fromkeys(
-    (
-        "custom_logit_processor", "decoder_input_details", "dry_allowed_length", "dry_base", "dry_multiplier",
-        "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent", "dynatemp_range", "epsilon_cutoff",
-        "eta_cutoff", "image_data", "image_url", "input_embeds", "input_ids", "lora_id", "lora_path", "lora_request",
-        "min_characters", "mirostat", "mirostat_eta", "mirostat_mode", "mirostat_tau",
-        "multi_modal_data", "no_repeat_ngram_size", "penalty_alpha", "samplers", "session_params", "smoothing_curve",
-        "smoothing_factor", "stop_regex", "structural_tag", "tfs_z", "top_a", "top_n_sigma", "typ_p", "typical_p",
-        "video_data", "watermark", "xtc_probability", "xtc_threshold",
-    ),
-    "remove it",
-) | {
-    "ebnf": "send structured_outputs with a grammar",
-    "enable_thinking": KWARGS,
-    "force_json_schema": "send response_format",
-    "grammar": "send structured_outputs with a grammar",
-    "images": "send them as parts of a message",
-    "json_schema": "send response_format",
-    "media_io_kwargs": CHATS,
-    "mm_processor_kwargs": CHATS,
-    "lora": "send adapter, or the adapter's name as model",
-    "lora_name": "send adapter, or the adapter's name as model",
-    "regex": "send structured_outputs with a regex",
-    "thinking": f"{KWARGS} as enable_thinking, of a chat",
-    "thinking_budget": "send max_tokens",
-}  # fmt: skip
-"""Fields that change the answer of other servers -> what to do here. Those that a route declares are refused there."""
 
 
 def drop_unknown(raw: bytes, kind: Any, path: str) -> bytes:
@@ -109,6 +80,8 @@ class _Struct:
 
     def _refuse_what_misleads(self, name: str, value: msgspec.Raw) -> None:
         if name in ELSEWHERE:
+            if name in NEUTRAL and msgspec.json.decode(value) in NEUTRAL[name]:
+                return
             shown = f", got {bytes(value).decode()}" if len(bytes(value)) <= MAX_SHOWN else ""
             text = f"would change the answer and is not known to this server{shown}; {ELSEWHERE[name]}"
             raise ParameterError(name, text, "UNSUPPORTED")

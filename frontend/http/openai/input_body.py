@@ -62,8 +62,10 @@ class InputBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def chat(self) -> Chat | None:
         """The chat that is embedded as one text; None for `input`. Raises `ParameterError`."""
-        if (self.input is None) == (self.messages is None):
+        if self.input is None and self.messages is None:
             raise ParameterError("input", "is missing; set it, or messages, but not both", "EMPTY_PROMPT")
+        if self.input is not None and self.messages is not None:
+            raise ParameterError("messages", "excludes input: one request has one of them; leave the other out")
         if self.messages is None:
             for field in OF_MESSAGES:
                 if getattr(self, field) is not None:

@@ -81,7 +81,9 @@ def _query_and_texts(body: RerankBody) -> tuple[str, list[str]]:
     """Raises `ParameterError`."""
     if body.top_n is not None and body.top_n < 0:
         raise ParameterError("top_n", f"must be at least 1, or 0 for all, got {body.top_n}")
-    if (body.documents is None) == (body.texts is None):
+    if body.documents is not None and body.texts is not None:
+        raise ParameterError("texts", "excludes documents: one request has one of them; leave the other out")
+    if body.documents is None and body.texts is None:
         raise ParameterError("documents", "is missing; set it, or texts, but not both")
     if body.documents is None:
         return text_of(body.query, "query"), body.texts or []

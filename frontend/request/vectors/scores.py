@@ -31,7 +31,9 @@ async def score(
     documents: str = "documents",
 ) -> Scores:
     """A score for each document. `query`, `documents`: the fields' names. Raises `ParameterError` or `RequestError`."""
-    if (request.query is None) == (not request.queries):
+    if request.query is not None and request.queries:
+        raise ParameterError("queries", f"excludes {query}: one request has one of them; leave the other out")
+    if request.query is None and not request.queries:
         raise ParameterError(query, "is missing; set it, or queries, but not both", "EMPTY_PROMPT")
     queries = request.queries or (request.query or "",)
     count = len(request.documents)

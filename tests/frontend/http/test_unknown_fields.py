@@ -9,7 +9,9 @@ import pytest
 
 from quire.frontend.http.decoding.decode import decode
 from quire.frontend.http.decoding.ignored import MAX_HEADER_BYTES, MAX_NAMES, Ignored, note, noting
+from quire.frontend.http.decoding.misleading import ELSEWHERE, NEUTRAL
 from quire.frontend.http.openai.chat_types import ChatRequest
+from quire.frontend.http.openai.completion_types import CompletionRequest
 from quire.frontend.http.openai.embedding_types import EmbeddingsBody
 from quire.frontend.http.score.types import ScoreBody
 from quire.proto.messages.params import ParameterError
@@ -124,6 +126,21 @@ def test_refuse_restores_the_strict_rule(web, path: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_would_change_the_answer_is_refused_and_its_neutral_value_is_dropped(name: str) -> None:
+    kinds = {ChatRequest: {"messages": [USER]}, CompletionRequest: {"prompt": "x"}, EmbeddingsBody: {"input": "x"}}
+    kind, body = next((kind, body) for kind, body in kinds.items() if name not in kind.__struct_fields__)
+    with pytest.raises(ParameterError, match=f"{name}: would change the answer .*; {re.escape(ELSEWHERE[name])}"):
+        dropped(kind, {**body, name: [7]})
+    for neutral in NEUTRAL.get(name, ()):
+        assert dropped(kind, {**body, name: neutral})[1] == name
+
+
+def test_every_neutral_value_is_one_of_a_field_that_changes_the_answer() -> None:
+    assert set(NEUTRAL) <= set(ELSEWHERE)
+    assert "adapter" not in " ".join(ELSEWHERE.values()).replace("this server has no adapters", "")
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -159,7 +176,7 @@ def test_other_names_are_not(name: str) -> None:
 )
 def test_what_changes_the_answer_elsewhere_is_refused_with_what_to_do(name: str, remedy: str) -> None:
     with pytest.raises(ParameterError, match=f"{name}: would change the answer .*{remedy}") as caught:
-        dropped(ChatRequest, {"messages": [USER], name: 1})
+        dropped(ChatRequest, {"messages": [USER], name: 7})
     assert caught.value.reason == "UNSUPPORTED"
     assert dropped(ChatRequest, {"messages": [USER], name: None})[1] == ""
 

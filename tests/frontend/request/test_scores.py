@@ -139,7 +139,7 @@ def test_others_have_turns_between_pairs(scoring, monkeypatch):
         ({"query": "a", "documents": []}, "documents", "must hold 1 to 2047 entries, got 0"),
         ({"query": "a", "documents": ["b"] * 10_000}, "documents", "got 10000; send them in several requests"),
         ({"documents": ["b"]}, "query", "is missing; set it, or queries, but not both"),
-        ({"query": "a", "queries": ["a"], "documents": ["b"]}, "query", "is missing; set it, or queries"),
+        ({"query": "a", "queries": ["a"], "documents": ["b"]}, "queries", "excludes query: one request has one"),
         ({"queries": ["a", "b"], "documents": ["b"] * 3}, "query", "must be one text, or as many as documents: 3"),
         ({"query": "a", "documents": ["b"], "max_tokens_per_doc": 0}, "max_tokens_per_doc", "at least 1"),
         ({"query": "a", "documents": ["b"], "max_tokens_per_query": 0}, "max_tokens_per_query", "at least 1"),

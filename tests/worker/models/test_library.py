@@ -21,6 +21,7 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups, SingleGroup
 from quire.worker.models.build import describe, load_model
+from quire.worker.models.library.modules import find_class
 from quire.worker.models.library.norms import Normed, put_norms
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
@@ -221,6 +222,35 @@ def test_code_that_a_checkpoint_brings_is_not_run(made, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(stated))
     with pytest.raises(ModelError, match="is no model of transformers"):
         read_spec(tmp_path, describe=describe)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "why"),
+    {
+        "Qwen3_5ForConditionalGeneration": "reads more than text, and of its modules those of text alone are served",
+        "Idefics3ForConditionalGeneration": "reads more than text",
+        "WhisperForConditionalGeneration": "reads speech",
+        "T5ForConditionalGeneration": "has an encoder beside the decoder",
+        "ViTForImageClassification": "is for another task than to generate, classify or embed texts",
+        "MusicgenForConditionalGeneration": "is for another task",
+        "os": "is no model of transformers",
+    }.items(),
+)
+def test_a_class_that_is_not_served_is_refused_for_what_it_is(architecture, why):
+    with pytest.raises(ModelError, match=why):
+        find_class(architecture)
+
+
+@pytest.mark.thorough
+def test_no_class_that_generates_is_said_to_be_no_model():
+    """Of all of the library's: each is served, or refused for a reason that holds of it."""
+    names = [name for name in dir(transformers) if name.endswith("ForConditionalGeneration")]
+    assert len(names) > 100
+    for name in names:
+        try:
+            find_class(name)
+        except ModelError as error:
+            assert "is no model of" not in str(error)
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,7 @@ class Parts:
 def find_class(architecture: str) -> Modules:
     """The library's class. Raises ModelError for one that it does not have, or whose attention cannot be ours."""
     if architecture not in _names(*SERVED):
-        message = f"{shown(architecture)} is no model of {LIBRARY} either that generates, classifies or embeds texts"
-        raise ModelError("architectures", message)
+        raise ModelError("architectures", _unserved(architecture))
     found = getattr(transformers, architecture)
     try:
         reads_text = found.main_input_name == "input_ids"
@@ -106,6 +105,24 @@ def find_class(architecture: str) -> Modules:
     if not found._supports_attention_backend:
         raise ModelError("architectures", f"{architecture} of {LIBRARY} has no interface for attention of others")
     return found
+
+
+def _unserved(architecture: str) -> str:
+    """The reason why a class that is in no table of those served cannot be."""
+    name = f"{architecture} of {LIBRARY}"
+    sighted = (
+        modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
+    if architecture in _names(*sighted):
+        return f"{name} reads more than text, and of its modules those of text alone are served"
+    if architecture in _names(modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES):
+        return f"{name} reads speech; it is not served"
+    if architecture in _names(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES):
+        return f"{name} has an encoder beside the decoder; it is not served"
+    if hasattr(transformers, architecture):
+        return f"{name} is for another task than to generate, classify or embed texts; it is not served"
+    return f"{shown(architecture)} is no model of {LIBRARY} either; it is of a newer release, or misspelt"
 
 
 def _names(*tables: Mapping[str, Any]) -> set[str]:

@@ -145,7 +145,7 @@ def test_vectors_come_as_base64_and_as_bytes_of_every_type(embedding, dtype, kin
     ("fields", "param"),
     [
         ({}, "input"),
-        ({"input": "x", "messages": TURN}, "input"),
+        ({"input": "x", "messages": TURN}, "messages"),
         ({"input": "x", "add_generation_prompt": True}, "add_generation_prompt"),
         ({"input": "x", "mm_processor_kwargs": {"max_pixels": 9}}, "mm_processor_kwargs"),
         ({"messages": []}, "messages"),
@@ -253,7 +253,7 @@ def test_texts_that_a_ranking_repeats_are_written_beside_the_event_loop(embeddin
         ("/score", {"text_1": "a", "text_2": [{"text": "b", "content": "c"}]}, "text_2[0]"),
         ("/v1/score", {"query": "a", "items": ["b"], "label_token_ids": [1]}, "label_token_ids"),
         ("/rerank", {"query": "a", "documents": []}, "documents"),
-        ("/rerank", {"query": "a", "documents": ["b"], "texts": ["b"]}, "documents"),
+        ("/rerank", {"query": "a", "documents": ["b"], "texts": ["b"]}, "texts"),
         ("/rerank", {"query": "a", "documents": ["b"], "top_n": -1}, "top_n"),
         ("/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 0}, "max_tokens_per_doc"),
         ("/rerank", {"query": "a", "texts": []}, "texts"),

@@ -9,6 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pro
 
 from quire.frontend.text.infill import find_infill
 from quire.frontend.text.tokenizer import TextTokenizer
+from quire.proto.api import Chat, ChatMessage, GenerateRequest
 from quire.proto.transport.wire import unpack
 
 BAR = "\uff5c"
@@ -95,6 +96,10 @@ def test_a_suffix_that_cannot_be_used_is_refused_by_its_name(web, path, fields, 
             assert (error["param"], error["code"]) == (param, code)
             w.answers([70])
             assert (await w.complete(prompt="a", suffix="")).status_code == 200  # nothing to fill in before
+            chat = {"messages": [{"role": "user", "content": "a"}], "suffix": "", "truncate_prompt_tokens": 5}
+            assert (await w.client.post("/v1/chat/completions", json=chat)).status_code == 200
+            for source in (Chat((ChatMessage("user", "a"),)), [1, 2]):  # over gRPC it is known, and says as little
+                await w.serving.client.generate(GenerateRequest(input=source, suffix="", truncate_prompt_tokens=5))
 
     asyncio.run(main())
 
