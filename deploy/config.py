@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,21 +78,35 @@ def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
         raise UsageError(in_flags(str(error), FLAGS)) from error
 
 
-def faults(options: ServeOptions, model: Model) -> list[str]:
-    """Refusals of the options that hang on no worker, the first of each process and of the supervisor."""
-    parts: tuple[Callable[[], object], ...] = (
-        lambda: _check_counts(options),
-        lambda: _timers(options),
-        lambda: _scheduler(options, model, "", ""),
-        lambda: _frontend(options, model, "not known", ""),
+def faults(options: ServeOptions, model: Model) -> tuple[list[str], ServeOptions]:
+    """All refusals of the options, and the options without what is refused."""
+    parts: tuple[Callable[[ServeOptions], object], ...] = (
+        _check_counts,
+        _timers,
+        lambda options: _scheduler(options, model, "", ""),
+        lambda options: _frontend(options, model, "not known", ""),
+        lambda options: inspected(options, str(model.directory)),
     )
-    found = []
+    found: list[str] = []
     for part in parts:
-        try:
-            part()
-        except ValueError as error:
-            found.append(in_flags(str(error), FLAGS))
-    return found
+        for _ in fields(options):  # each time without the field that was refused
+            try:
+                part(options)
+                break
+            except ValueError as error:
+                found.append(in_flags(str(error), FLAGS))
+                option = _option_of(str(error))
+                if not option or getattr(options, option) == getattr(ServeOptions(), option):
+                    break
+                options = replace(options, **{option: getattr(ServeOptions(), option)})
+    return list(dict.fromkeys(found)), options
+
+
+def _option_of(error: str) -> str:
+    """The option that a refusal begins with, by its flag or by a process's field; empty: by neither."""
+    name = error.partition(":")[0].partition(" ")[0].removeprefix("--").replace("-", "_")
+    name = RENAMED.get(name, name)
+    return name if name in ServeOptions.__slots__ else ""
 
 
 def _check_counts(options: ServeOptions) -> None:

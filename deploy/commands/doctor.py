@@ -143,7 +143,8 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
     except UsageError as error:
         refusals.append(str(error))
     judged = directory
-    refusals += faults(options, Model(directory or EMBEDDED, given or EMBEDDED_NAME))
+    wrong, options = faults(options, Model(directory or EMBEDDED, given or EMBEDDED_NAME))
+    refusals += wrong
     if directory is not None:
         refusals += tokenizer_faults(directory, options.tokenizer)
     found: dict[str, Any] = {"sections": {}, "refusals": []}

@@ -3,8 +3,9 @@
 Workers refuse the same; here it is said before any of them starts, and where there are neither weights nor a GPU.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ from quire.worker.specs.registry import AnySpec, configured_spec, objections
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import ModelError
 
+T = TypeVar("T")
 Value = str | int | float
 
 MIB = 1 << 20
@@ -43,41 +45,57 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
     folder, size = Path(config.model), config.tensor_parallel_size
     device_type = "cuda" if place.is_gpu else "cpu"
     try:
-        found = _objections(folder, config)
-        if found:
-            return None, [f"{folder}: {error}" for error in found]
-        spec = configured_spec(config)
-        refusals = [str(error) for error in sizes.indivisible(spec, size)]
-        plan = read_plan(config, spec).on(device_type)
+        refusals = [f"{folder}: {error}" for error in _objections(folder, config)]
     except (ModelError, CheckpointError) as error:
         return None, [str(error)]
-    if not refusals:
-        refusals += [str(error) for error in sizes.divided_blocks(spec, plan, size)]
-    if (unserved := refuse_device(plan, device_type)) is not None:
-        refusals.append(str(unserved) if plan.on_the_fly else f"{folder}: {unserved}")
-    elif not refusals and (apart := refuse_experts(spec, plan, device_type, size)) is not None:
-        refusals.append(str(apart) if plan.on_the_fly else f"{folder}: {apart}")
+    spec, wrong = _read(lambda: configured_spec(config))
+    refusals += wrong
+    if spec is None:
+        return None, list(dict.fromkeys(refusals))
+    divided = [str(error) for error in sizes.indivisible(spec, size)]
+    plan, wrong = _read(lambda: read_plan(config, spec).on(device_type))
+    if plan is not None:
+        wrong += _unserved(folder, spec, plan, device_type, size, is_divided=not divided)
+    refusals += divided + wrong
     if config.max_model_len > spec.max_model_len:
         refusals.append(too_long(config.max_model_len, spec.max_model_len))
-    try:
-        if (small := small_steps(config, spec)) is not None:
-            refusals.append(str(small))
-    except ModelError as error:
-        refusals.append(f"{folder}: {error}")
-    if refusals:
-        return None, refusals
+    small, wrong = _read(lambda: small_steps(config, spec))
+    refusals += [str(small)] if small is not None else [f"{folder}: {one}" for one in wrong]
+    if refusals or plan is None:
+        return None, list(dict.fromkeys(refusals))
     try:
         needs = needs_of(config, spec, plan, place)
     except ModelError as error:
         return None, [f"{folder}: {error}"]
-    if refusal := refuse_kv_dtype(config.kv_cache_dtype, needs.dtype, is_gpu=place.is_gpu):
-        return None, [refusal]
-    if refusal := refuse_encoder_memory(config, needs):
-        return None, [refusal]
+    found = [
+        refuse_kv_dtype(config.kv_cache_dtype, needs.dtype, is_gpu=place.is_gpu),
+        refuse_encoder_memory(config, needs),
+    ]
     if config.calculate_kv_scales and not (needs.kv_dtype == "fp8" and needs.token_bytes):
-        return None, [str(refuse_calculation(needs.kv_dtype if needs.token_bytes else ""))]
+        found.append(str(refuse_calculation(needs.kv_dtype if needs.token_bytes else "")))
+    if any(found):
+        return None, [one for one in found if one]
     short = shortages(config, needs, place)
     return needs, [f"{why}; {_remedy(config, needs, plan, place)}" for why in short]
+
+
+def _read(read: Callable[[], T]) -> tuple[T | None, list[str]]:
+    """A part of the fit, or the reason why there is none."""
+    try:
+        return read(), []
+    except (ModelError, CheckpointError) as error:
+        return None, [str(error)]
+
+
+def _unserved(folder: Path, spec: AnySpec, plan: Plan, device_type: str, size: int, *, is_divided: bool) -> list[str]:
+    """Refusals of a plan on such devices; ranks are looked at where the spec divides among them."""
+    found = [str(error) for error in sizes.divided_blocks(spec, plan, size)] if is_divided else []
+    unserved = refuse_device(plan, device_type)
+    if unserved is None and is_divided and not found:
+        unserved = refuse_experts(spec, plan, device_type, size)
+    if unserved is not None:
+        found.append(str(unserved) if plan.on_the_fly else f"{folder}: {unserved}")
+    return found
 
 
 def _objections(folder: Path, asked: WorkerConfig) -> list[ModelError]:

@@ -210,6 +210,22 @@ def test_every_reason_is_given_at_once(capsys, eight_b: Path) -> None:
         "num_key_value_heads",
         "--max-model-len",
     ]
+    wrong = [
+        "--max-num-seqs",
+        "0",
+        "--block-size",
+        "24",
+        "--step-timeout",
+        "0",
+        "--restart-window",
+        "0",
+        "--min-p",
+        "7",
+    ]
+    assert main(["doctor", str(eight_b), *asked, *wrong, "--drain-timeout", "-1"]) == 1
+    refused = capsys.readouterr().out.partition("refused:\n")[2]
+    for flag in (*wrong[:-2:2], "--override-generation-config", "--drain-timeout", "num_attention_heads"):
+        assert refused.count(f"{flag}: ") == 1, refused
 
 
 @pytest.mark.parametrize(("text", "words"), [("48", "48 is 48 bytes, and no device's"), ("48Gb/s", "a size like")])

@@ -226,6 +226,23 @@ def test_a_checkpoint_of_mlx_is_refused_by_its_name(tmp_path: Path, field: str) 
 
 
 @pytest.mark.parametrize(
+    ("changes", "fields", "words"),
+    [
+        ({"num_attention_heads": 4, "num_key_value_heads": 3}, {}, ["quantization_config", "num_key_value_heads"]),
+        ({}, {"tensor_parallel_size": 3}, ["quantization_config", "num_attention_heads"]),
+        ({}, {"max_model_len": 10**6, "tensor_parallel_size": 3}, ["quantization", "num_attention_heads", "1000000"]),
+    ],
+)
+def test_reasons_of_several_parts_are_said_together(tmp_path: Path, changes: dict, fields: dict, words: list) -> None:
+    """A fault of the spec, its width or its length hides no quantization that is not served, nor one the other."""
+    config = {**EIGHT_B, "quantization_config": {"quant_method": "bitsandbytes"}, **changes}
+    _, refusals = judged(tmp_path, config, **fields)
+    assert len(refusals) == len(set(refusals))
+    for word in words:
+        assert any(word in refusal for refusal in refusals), (word, refusals)
+
+
+@pytest.mark.parametrize(
     ("changes", "name"),
     [
         ({"num_hidden_layers": 10**7}, "num_hidden_layers"),
