@@ -49,7 +49,8 @@ class AnswerFormat:
     id_length: int = 0
     """Length of the ids of its calls; see `StateParser`."""
     begun: str = ""
-    """The message that the client has begun, which the output goes on with."""
+    """The message that the client has begun, or the end of a prompt that has closed the reasoning: the output goes on
+    with it."""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -138,7 +139,7 @@ class AnswerFormats:
             offered=offered,
             single_call=chat.parallel_tool_calls is False,
             id_length=self.id_length or (0 if self.tools is None else self.tools.parser.id_length),
-            begun=begun,
+            begun=begun or (prompt_end if row is not None and row.closes_reasoning(prompt_end) else ""),
         )
 
     def _tools(self, chat: Chat) -> tuple[type[StateParser] | None, Sequence[Tool]]:

@@ -253,6 +253,15 @@ def test_marks_of_an_answer_or_thought_that_a_client_has_begun_are_taken_off(nam
     assert whole(found, said) == shown
 
 
+@pytest.mark.parametrize("space", ["", "\n"])
+@pytest.mark.parametrize("row", [row for row in REASONING_FORMATS if row.answer], ids=lambda row: row.name)
+def test_marks_of_an_answer_that_the_prompt_has_opened_are_taken_off(row, space):
+    opening, closing = row.answer
+    for prompt_end in (row.start + row.end + opening, opening):
+        found = format_of(row.name, prompt_end + space)
+        assert whole(found, f"{space}yes{space}{closing}") == ("", "yes")
+
+
 def test_a_thought_is_looked_for_where_granites_template_asks_for_one():
     assert constrained("granite", "", "choice").thoughts == ()
 
