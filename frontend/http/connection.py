@@ -273,7 +273,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _arm(self, seconds: float, then: Any) -> None:
         self._disarm()
-        self._timer = self.loop.call_later(seconds, then)
+        if self in self.connections:  # once lost, `abort` of asyncio's transport may fail
+            self._timer = self.loop.call_later(seconds, then)
 
     def _disarm(self) -> None:
         if self._timer is not None:

@@ -83,6 +83,33 @@ def test_a_large_answer_may_be_read_slowly_to_its_end(monkeypatch, header):
     asyncio.run(main())
 
 
+def test_an_answer_whose_work_ends_behind_its_connection_leaves_no_timer(monkeypatch):
+    """asyncio's transport fails in `abort` once `close` has sent what was left: it knows its loop no longer."""
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 0.01)
+    failures: list[dict[str, object]] = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        async with listening() as (listener, client):
+
+            async def lingering(scope, receive, send):
+                await answer_large({"path": "/whole"}, receive, send)
+                await until(lambda: not listener._state.connections)
+
+            await until(lambda: len(listener._state.connections) == 1)
+            (accepted,) = listener._state.connections
+            accepted.app = lingering
+            await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            while await loop.sock_recv(client, 1 << 20):
+                pass
+            await until(lambda: accepted._task is None)
+            await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+    assert not failures
+
+
 def test_a_client_whose_network_is_gone_is_noticed():
     async def main():
         async with listening() as (listener, _):
