@@ -24,12 +24,19 @@ def placeholders(family: MediaFamily) -> dict[MediaKind, tuple[str, int]]:
     return found
 
 
+def in_order(text: str, family: MediaFamily, parts: Sequence[StoredPart]) -> list[StoredPart]:
+    """The parts of a chat as its rendering has their placeholders, one for each: a template may write all images before
+    all videos, and for some models one token stands for both."""
+    kinds = {found: kind for kind, (found, _) in placeholders(family).items()}
+    left = {kind: iter([part for part in parts if part.kind == kind]) for kind in kinds.values()}
+    return [next(left[kinds[found]]) for found in re.findall("|".join(map(re.escape, kinds)), text)]
+
+
 def spell(text: str, family: MediaFamily, parts: Sequence[StoredPart]) -> str:
     """A rendered chat whose placeholders, one for each part, have become the texts of their parts' items."""
-    kinds = {found: kind for kind, (found, _) in placeholders(family).items()}
-    pieces = {kind: iter([part for part in parts if part.kind == kind]) for kind in kinds.values()}
-    pattern = "|".join(map(re.escape, kinds))
-    return re.sub(pattern, lambda match: _spelled(family, next(pieces[kinds[match[0]]])), text)
+    spelled = (_spelled(family, part) for part in in_order(text, family, parts))
+    pattern = "|".join(re.escape(found) for found, _ in placeholders(family).values())
+    return re.sub(pattern, lambda _: next(spelled), text)
 
 
 def _spelled(family: MediaFamily, part: StoredPart) -> str:

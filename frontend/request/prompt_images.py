@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.media.expand import expand, placeholders, spell
+from quire.frontend.media.expand import expand, in_order, placeholders, spell
 from quire.frontend.media.families.table import MediaFamily, of_request, read_family, template_of, video_rules
 from quire.frontend.media.kind import MediaKind, MediaPart, kind_of
 from quire.frontend.media.loader import LoadedMedia, MediaLoader
@@ -146,12 +146,12 @@ class PromptImages:
                 _check_places(text.count(place), kinds, kind)
             loaded = await self._load(chat, parts, families, owner, owner.context)
             ids = await encode(spell(text, family, loaded.parts))
-        else:
-            ids = await encode(text)
-            _check_places(ids.count(family.placeholder_id), kinds, "image")
-            num_others = len(ids) - len(parts)
-            room = None if owner.context is None else owner.context - num_others
-            loaded = await self._load(chat, parts, families, owner, room)
+            return expand(ids, family, in_order(text, family, loaded.parts), "chat.messages")
+        ids = await encode(text)
+        _check_places(ids.count(family.placeholder_id), kinds, "image")
+        num_others = len(ids) - len(parts)
+        room = None if owner.context is None else owner.context - num_others
+        loaded = await self._load(chat, parts, families, owner, room)
         return expand(ids, family, loaded.parts, "chat.messages")
 
     def _families(self, chat: Chat, kinds: Mapping[MediaKind, int]) -> dict[MediaKind, MediaFamily]:

@@ -2,12 +2,14 @@
 
 from array import array
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.frontend.media.expand import expand, spell
+from quire.frontend.media.expand import expand, in_order, spell
 from quire.frontend.media.families.qwen import QwenImages
+from quire.frontend.media.families.videos.qwen import Qwen2Videos
 from quire.frontend.media.store import StoredMedia, StoredPart
 from quire.proto.messages.media import Media, MediaSpan
 from quire.proto.messages.params import ParameterError
@@ -50,6 +52,19 @@ def test_runs_stand_where_the_placeholders_stood(before, end, is_list: bool) -> 
 def test_each_image_needs_one_placeholder(ids: list[int], num_items: int) -> None:
     with pytest.raises(ParameterError, match=f"chat.messages: the prompt has {ids.count(PAD)} times <.image_pad.> for"):
         expand(ids, FAMILY, parts_of([item(1, 1)] * num_items), "chat.messages")
+
+
+@given(st.permutations(["image", "image", "video", "video"]), st.permutations(["image", "image", "video", "video"]))
+def test_items_stand_as_the_template_has_them_where_one_token_stands_for_both_kinds(sent, shown) -> None:
+    """GLM's is such a token."""
+    videos = Qwen2Videos(placeholder_id=PAD, patch=16, merge=2, min_pixels=1024, max_pixels=1 << 20)
+    family = msgspec.structs.replace(FAMILY, videos=videos)
+    marks = {"image": family.placeholder, "video": videos.placeholder}
+    parts = [StoredPart((item(1, 1 + index),), kind, (0.0,) * (kind == "video")) for index, kind in enumerate(sent)]
+    ordered = in_order("".join(map(marks.__getitem__, shown)), family, parts)
+    _, media = expand([PAD] * 4, family, ordered, "prompt")
+    left = {kind: iter([one for one in parts if one.kind == kind]) for kind in marks}
+    assert [one.digest for one in media] == [next(left[kind]).items[0].digest for kind in shown]
 
 
 def test_many_large_images_are_many_tokens() -> None:
