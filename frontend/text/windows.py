@@ -76,7 +76,7 @@ class _Window:
 
     @property
     def start_of_next(self) -> int:
-        """Where a token begins, so that the next window cuts none: digits are counted from there."""
+        """The beginning of a token, so that the next window cuts none: digits are counted from there."""
         position = self.end - SHARED
         index = self.first_from(position - SHARED // 4)
         return min(position, self.token(index).start) if index < len(self.ids) else position
