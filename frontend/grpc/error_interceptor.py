@@ -15,6 +15,7 @@ from quire.frontend.errors import as_request_error
 from quire.frontend.grpc.abort import Context, Continuation, abort
 from quire.frontend.limits.byte_budget import Body, ByteBudget
 from quire.frontend.limits.work_pool import IsStopped, WorkPool
+from quire.proto.api import RequestError
 from quire.proto.grpc_map import check_contents
 from quire.proto.grpc_status import to_status
 
@@ -31,9 +32,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     Requests are parsed here: the library would show the parser's own words, and parse on the event loop.
     """
 
-    def __init__(self, bodies: WorkPool, budget: ByteBudget) -> None:
+    def __init__(self, bodies: WorkPool, budget: ByteBudget, max_send_bytes: int) -> None:
         self._bodies = bodies
         self._budget = budget
+        self._max_send_bytes = max_send_bytes
 
     async def intercept_service(  # type: ignore[override]
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -54,7 +56,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         async def guarded(request: Any, context: Context) -> Any:
             with self._budget.body() as body:
                 try:
-                    return await behaviour(await self._parsed(request, body, parse), context)
+                    answer = await behaviour(await self._parsed(request, body, parse), context)
+                    self._check_size(answer)
+                    return answer
                 except grpc.aio.AbortError:
                     raise
                 except Exception as error:
@@ -75,6 +79,17 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 await _abort(context, error)
 
         return guarded
+
+    def _check_size(self, answer: Any) -> None:
+        """Raises `RequestError` for a whole answer that is too large: the library would end the call with its words."""
+        if answer is None:
+            return
+        size = len(answer) if isinstance(answer, bytes) else answer.ByteSize()
+        if size > self._max_send_bytes:
+            text = (
+                f"the answer has {size} bytes, and a message at most {self._max_send_bytes}; ask for less in one call"
+            )
+            raise RequestError("EXCEEDS_CAPACITY", text)
 
     async def _parsed(self, request: Any, body: Body, parse: Parse | None) -> Any:
         """The message of the received bytes; a message stays as it is."""

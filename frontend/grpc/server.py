@@ -15,6 +15,7 @@ from quire.frontend.grpc.connections import GrpcConnections
 from quire.frontend.grpc.error_interceptor import ErrorInterceptor
 from quire.frontend.grpc.health import HealthServicer
 from quire.frontend.grpc.key_interceptor import KeyInterceptor
+from quire.frontend.grpc.library_log import without_tracebacks
 from quire.frontend.grpc.meter import MeterInterceptor
 from quire.frontend.grpc.overload import OverloadInterceptor
 from quire.frontend.grpc.ports import open_port
@@ -42,8 +43,9 @@ class GrpcServer:
             KeyInterceptor(context.keyring),
             OverloadInterceptor(context.pipeline.overload),
             self._calls,
-            ErrorInterceptor(context.bodies, context.budget),
+            ErrorInterceptor(context.bodies, context.budget, config.max_send_bytes),
         ]
+        without_tracebacks()
         with unblocked_poller():
             self._server = grpc.aio.server(interceptors=interceptors, options=_options(config, per_address))
         add: Any = quire_pb2_grpc  # made without annotations

@@ -191,7 +191,7 @@ def test_a_client_that_leaves_while_it_is_told_something_is_no_error_of_ours(cap
         async def continuation(details):
             return grpc.unary_unary_rpc_method_handler(write)
 
-        interceptor = ErrorInterceptor(WorkPool("bodies", 1), ByteBudget(1 << 20, lambda outcome: None))
+        interceptor = ErrorInterceptor(WorkPool("bodies", 1), ByteBudget(1 << 20, lambda outcome: None), 1 << 20)
         guarded = await interceptor.intercept_service(continuation, None)
         with pytest.raises(asyncio.CancelledError):
             await guarded.unary_unary(b"", Gone())

@@ -1,15 +1,17 @@
 """Large gRPC messages: looked at, parsed and converted beside the event loop, and refused before they are values."""
 
 import asyncio
+import logging
 import threading
 
 import grpc
 import grpc.aio
 import pytest
+from grpc._cython import cygrpc
 
 from quire.frontend.limits.work_pool import LARGE_BYTES
 from quire.proto import grpc_map
-from quire.proto.api import GenerateRequest
+from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_map import contents
 from quire.proto.grpc_status import from_status
@@ -72,3 +74,34 @@ def test_metadata_is_taken_up_to_the_bound_of_http_headers_and_refused_beyond_it
             await call(b"")
 
     asyncio.run(main())
+
+
+def test_an_answer_that_no_message_holds_is_a_refusal_and_no_traceback(serving, caplog):
+    async def main():
+        async with serving(max_send_bytes=1000) as s:
+            caplog.clear()
+            with pytest.raises(RequestError, match=r"has [0-9]{4} bytes, and a message at most 1000") as caught:
+                await s.client.tokenize("x y " * 400, return_texts=True)
+            assert caught.value.reason == "EXCEEDS_CAPACITY"
+            assert (await s.client.tokenize("x")).token_ids
+            assert not caplog.records
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_did_not_reach_its_client_is_one_line_of_the_log(serving, caplog):
+    async def main():
+        async with serving():
+            caplog.clear()
+            try:  # as the library does, when it learns only afterwards that the client has refused the message
+                raise cygrpc.ExecuteBatchError("Failed to send")
+            except cygrpc.ExecuteBatchError:
+                library.exception("ExecuteBatchError raised in core by servicer method [/quire.v1.Inference/Embed]")
+            library.error("something else")
+
+    library = logging.getLogger("grpc._cython.cygrpc")
+    asyncio.run(main())
+    about, other = [record for record in caplog.records if record.name == library.name]
+    assert about.exc_info is None
+    assert "/Embed]: its client left, or takes no message of this size" in about.message
+    assert other.message == "something else"
