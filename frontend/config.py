@@ -148,6 +148,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Most bytes of stored `/v1/responses`, over all frontends; the oldest are deleted."""
     unknown_fields: Literal["drop", "refuse"] = "drop"
     """Fate of HTTP fields that this server does not know; over gRPC they are refused."""
+    enable_timings: bool = False
+    """The engine's times in each `usage` of HTTP."""
     language_model_only: bool = False
     """Text alone, of a model that also reads images."""
     limit_mm_per_prompt: dict[str, int] = {}

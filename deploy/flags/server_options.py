@@ -36,6 +36,7 @@ class ServerOptions:
         Literal["drop", "refuse"],
         Flag("server", "HTTP fields that are not known: drop and name them in a header, or refuse the request"),
     ] = "drop"
+    enable_timings: Annotated[bool, Flag("server", "the engine's times in every usage block of HTTP")] = False
     max_connections: Annotated[
         int,
         Flag(

@@ -1,7 +1,7 @@
 """Parts that the answers of several routes share."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 
@@ -30,6 +30,8 @@ STEP_CHARS = 64 << 10
 
 _encode = msgspec.json.Encoder().encode
 
+Timings = dict[str, float]
+
 
 class CachedTokens(msgspec.Struct):
     cached_tokens: int
@@ -42,6 +44,7 @@ class UsageBlock(msgspec.Struct):
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: CachedTokens
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 def json_response(item: Any, status: int = 200) -> Response:
@@ -143,3 +146,30 @@ def total_usage(blocks: list[UsageBlock]) -> UsageBlock:
     completion = sum(block.completion_tokens for block in blocks)
     cached = sum(block.prompt_tokens_details.cached_tokens for block in blocks)
     return UsageBlock(prompt, prompt + completion, completion, CachedTokens(cached))
+
+
+def timings(prompts: Iterable[Sequence[Usage]]) -> Timings:
+    """The engine's times for a request, whose prompts have these outputs, under llama-server's names.
+
+    All tokens, and the longest time of each kind, since outputs run beside each other. `prompt_n` is without what was
+    cached.
+    """
+    asked = [outputs for outputs in prompts if outputs]
+    usages = [usage for outputs in asked for usage in outputs]
+    computed = sum(max(usage.prompt_tokens for usage in outputs) - cached_of_prompt(outputs) for outputs in asked)
+    drawn = sum(usage.completion_tokens for usage in usages)
+    return {
+        "queue_ms": 1e3 * max((usage.queue_seconds for usage in usages), default=0.0),
+        "prompt_n": computed,
+        **_times("prompt", computed, max((usage.prefill_seconds for usage in usages), default=0.0)),
+        "predicted_n": drawn,
+        **_times("predicted", drawn, max((usage.decode_seconds for usage in usages), default=0.0)),
+    }
+
+
+def _times(name: str, count: int, seconds: float) -> Timings:
+    return {
+        f"{name}_ms": 1e3 * seconds,
+        f"{name}_per_token_ms": 1e3 * seconds / max(1, count),
+        f"{name}_per_second": count / seconds if seconds > 0 else 0.0,
+    }

@@ -51,7 +51,7 @@ def routes(context: FrontendContext) -> list[Route]:
             if payload.stream:
                 return event_stream(_items(context, payload, generate, call), error_item, EVENTS)
             async with context.pipeline.open(generate, call) as stream:
-                shape = AnswerShape(payload.context_management is not None, _note_cut(stream, payload.max_tokens))
+                shape = _shape(context, payload, stream)
                 return json_response(shape.whole(await collect(stream)))
 
     async def count(request: Request) -> Response:
@@ -72,11 +72,15 @@ async def _items(
 ) -> AsyncGenerator[bytes, None]:
     with renamed(NAMES):
         async with context.pipeline.open(generate, call) as stream:
-            edits = payload.context_management is not None
-            shape = MessageEvents(AnswerShape(edits, _note_cut(stream, payload.max_tokens)))
+            shape = MessageEvents(_shape(context, payload, stream))
             while events := await stream.take():
                 if items := b"".join(item for event in events for item in shape.events(event)):
                     yield items
+
+
+def _shape(context: FrontendContext, payload: MessageRequest, stream: RequestStream | ParsedStream) -> AnswerShape:
+    edits = payload.context_management is not None
+    return AnswerShape(edits, _note_cut(stream, payload.max_tokens), context.config.enable_timings)
 
 
 def _note_cut(stream: RequestStream | ParsedStream, asked: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from quire.frontend.http import sse
+from quire.frontend.http.answer import timings
 from quire.frontend.http.errors import HttpError, status_of
 from quire.frontend.http.sse import data
 from quire.proto import api
@@ -39,13 +40,14 @@ class AnswerShape:
     """True: the request asks for edits of its context, and the answer lists those that were made: none."""
     was_cut: bool = False
     """True: `max_tokens` is more than there was room for."""
+    include_timings: bool = False
 
     def whole(self, generation: api.Generation) -> Json:
         """The answer to a request that does not stream."""
         (output,) = generation.outputs
         message = _message(generation.request_id, generation.model, [_block(part) for part in output.in_order])
         end = self.end(output.finished, bool(output.tool_calls))
-        return message | end | {"usage": _usage_at_end(output.finished.usage)} | self.edits()
+        return message | end | {"usage": self.usage(output.finished.usage)} | self.edits()
 
     def end(self, finished: api.Finished, called: bool) -> Json:
         """The reason why the answer ended. `called`: it holds a call of a tool."""
@@ -58,6 +60,10 @@ class AnswerShape:
         else:
             reason = "tool_use" if called else "end_turn"
         return {"stop_reason": reason, "stop_sequence": finished.stop_string}
+
+    def usage(self, usage: Usage) -> Json:
+        shown = _usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+        return shown | {"timings": timings([[usage]])} if self.include_timings else shown
 
     def edits(self) -> Json:
         return {"context_management": {"applied_edits": []}} if self.names_edits else {}
@@ -96,7 +102,7 @@ class MessageEvents:
         elif isinstance(event, api.Finished) and event.error is None:
             yield from self._close()
             end = self._shape.end(event, self._called)
-            yield _item("message_delta", delta=end, usage=_usage_at_end(event.usage), **self._shape.edits())
+            yield _item("message_delta", delta=end, usage=self._shape.usage(event.usage), **self._shape.edits())
             yield _item("message_stop")
 
     def _grow(self, kind: str, start: Json) -> Iterator[bytes]:
@@ -160,10 +166,6 @@ def _block(part: api.OutputPart) -> Json:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part.arguments)}
-
-
-def _usage_at_end(usage: Usage) -> Json:
-    return _usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
 
 def _usage(prompt: int, cached: int = 0, completion: int = 0) -> Json:

@@ -52,10 +52,12 @@ LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids"
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The two options for a `usage` block: in one last chunk, or in every chunk."""
+    """The options for a `usage` block: in one last chunk, or in every chunk, and the engine's times in the last."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_timings: bool | None = None
+    """An answer that is no stream takes it, too."""
     include_obfuscation: bool | None = None
     """Padding against traffic analysis; none is ever added."""
 
@@ -159,7 +161,7 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
         return super().names() | {field: alias for alias, field in ALIASES.items() if getattr(self, alias) is not None}
 
     def _refuse_what_would_be_ignored(self) -> None:
-        if self.stream_options is not None and not self.stream:
+        if self.stream_options is not None and not (self.stream or self.include_timings):
             raise ParameterError("stream_options", "needs stream; set stream to true or remove it")
         refused: list[tuple[str, object]] = [
             ("use_beam_search", self.use_beam_search),
@@ -173,8 +175,13 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
                 raise not_supported(field)
 
     @property
+    def include_timings(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_timings)
+
+    @property
     def usage_at_end(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
+        asked = self.stream_options is not None and bool(self.stream_options.include_usage)
+        return asked or self.include_timings
 
     @property
     def usage_always(self) -> bool:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from quire.frontend.call import Call
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import LARGE_BYTES, UsageBlock, json_answer, json_list, usage_block
+from quire.frontend.http.answer import LARGE_BYTES, UsageBlock, json_answer, json_list, timings, usage_block
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import renamed
@@ -96,12 +96,13 @@ def routes(context: FrontendContext) -> list[Route]:
             async with context.pipeline.open(asked, call) as stream:
                 made = await collect(stream)
         is_large = asked.logprobs is not None or asked.prompt_logprobs is not None
-        return await json_answer(context, LARGE_BYTES if is_large else 0, lambda: _answer(made))
+        timed = _include_timings(context, payload)
+        return await json_answer(context, LARGE_BYTES if is_large else 0, lambda: _answer(made, timed))
 
     return [Route("/inference/v1/generate", generate, methods=["POST"])]
 
 
-def _answer(made: Generation) -> TokensAnswer:
+def _answer(made: Generation, include_timings: bool) -> TokensAnswer:
     choices = [
         TokensChoice(
             index=index,
@@ -118,6 +119,8 @@ def _answer(made: Generation) -> TokensAnswer:
         choices=choices,
         usage=usage_block([output.finished.usage for output in made.outputs]),
     )
+    if include_timings and answer.usage is not None:
+        answer.usage.timings = timings([[output.finished.usage for output in made.outputs]])
     if made.prompt_logprobs:
         answer.prompt_logprobs = json_list(prompt_logprobs(made.prompt_logprobs))
     return answer
@@ -150,10 +153,18 @@ async def _chunks(
                         continue
                     chunk.choices = [choice]
                     yield data(chunk)
-    if payload.stream_options is not None and payload.stream_options.include_usage:
+    options = payload.stream_options
+    if options is not None and (options.include_usage or options.include_timings):
         chunk.choices, chunk.usage = [], usage_block(usages)
+        if _include_timings(context, payload):
+            chunk.usage.timings = timings([usages])
         yield data(chunk)
     yield DONE
+
+
+def _include_timings(context: FrontendContext, payload: TokensBody) -> bool:
+    options = payload.stream_options
+    return context.config.enable_timings or (options is not None and bool(options.include_timings))
 
 
 def _shown(entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:

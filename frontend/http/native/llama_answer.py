@@ -3,12 +3,13 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.frontend.call import Call
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import LARGE_BYTES, json_answer
+from quire.frontend.http.answer import LARGE_BYTES, json_answer, timings
 from quire.frontend.http.call import call_of
 from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.native.llama_fields import LlamaFields
@@ -70,7 +71,6 @@ def _probabilities(entries: Sequence[TokenLogprobs]) -> list[Json]:
 def _end(model: str, finished: Finished, reads_only: bool) -> Json:
     """The last object of an answer, and of a whole one all but its text."""
     usage = finished.usage
-    computed = usage.prompt_tokens - usage.cached_tokens
     drawn = 0 if reads_only else usage.completion_tokens
     stop = "word" if finished.stop_string else FINISH.get(finished.finish_reason, "none")
     stop = "limit" if reads_only else stop
@@ -88,20 +88,7 @@ def _end(model: str, finished: Finished, reads_only: bool) -> Json:
         "stopping_word": finished.stop_string or "",
         # the names of before 2025
         **{f"stopped_{kind}": stop == kind for kind in ("eos", "limit", "word")},
-        "timings": {
-            "prompt_n": computed,
-            **_times("prompt", computed, usage.prefill_seconds),
-            "predicted_n": drawn,
-            **_times("predicted", drawn, usage.decode_seconds),
-        },
-    }
-
-
-def _times(name: str, count: int, seconds: float) -> Json:
-    return {
-        f"{name}_ms": 1e3 * seconds,
-        f"{name}_per_token_ms": 1e3 * seconds / max(1, count),
-        f"{name}_per_second": count / seconds if seconds > 0 else 0.0,
+        "timings": timings([[msgspec.structs.replace(usage, completion_tokens=drawn)]]),
     }
 
 

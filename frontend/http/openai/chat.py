@@ -26,8 +26,13 @@ def routes(context: FrontendContext) -> list[Route]:
         payload = await body.read(request, ChatRequest)
         _check_thinking(context, payload)
         generate = await body.beside(request, lambda: payload.request(request_id(request)))
+        include_timings = payload.include_timings or context.config.enable_timings
         answer = ChatAnswer(
-            payload, str(generate.request_id), fingerprint(context), lambda finished: stop_reason(context, finished)
+            payload,
+            str(generate.request_id),
+            fingerprint(context),
+            lambda finished: stop_reason(context, finished),
+            include_timings,
         )
         if payload.stream:
             return event_stream(_chunks(context, payload, generate, call_of(request, streams=True), answer))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from quire.frontend.http.answer import json_list, usage_block
+from quire.frontend.http.answer import json_list, timings, usage_block
 from quire.frontend.http.openai.chat_types import ChatRequest
 from quire.frontend.http.openai.legacy_logprobs import prompt_logprobs
 from quire.proto import api
@@ -25,8 +25,10 @@ class ChatAnswer:
         label: str,
         fingerprint: str,
         stop_reason: Callable[[api.Finished], str | int | None],
+        include_timings: bool,
     ) -> None:
         self._request = request
+        self._include_timings = include_timings
         self._stop_reason = stop_reason
         self._head: Json = {
             "id": f"chatcmpl-{label}",
@@ -97,6 +99,8 @@ class ChatAnswer:
         block: Json = msgspec.to_builtins(usage_block(self._usages))
         if reasoning_tokens:
             block["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+        if self._include_timings:
+            block["timings"] = timings([self._usages])
         return block
 
     def usage_chunk(self, reasoning_tokens: int) -> Json:

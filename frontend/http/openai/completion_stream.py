@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from quire.frontend.http.answer import CachedTokens, UsageBlock, total_usage, usage_block
+from quire.frontend.http.answer import CachedTokens, UsageBlock, timings, total_usage, usage_block
 from quire.frontend.http.openai.completion_types import Choice, Completion, CompletionRequest
 from quire.frontend.http.openai.legacy_logprobs import LogprobWriter, prompt_logprobs
 from quire.frontend.http.sse import DONE, data
@@ -31,12 +31,14 @@ class ChunkWriter:
         num_prompts: int,
         stop_reason: Callable[[Finished], str | int | None],
         unshown: Unshown,
+        include_timings: bool,
     ) -> None:
         """`unshown`: see `LogprobWriter`."""
         self._payload = payload
         self._width = payload.n or 1
         self._stop_reason = stop_reason
         self._unshown = unshown
+        self._include_timings = include_timings
         self._scores_only = bool(payload.echo) and payload.max_tokens == 0
         self._chunk = Completion(
             id=f"cmpl-{request_id}", object="text_completion", created=int(time.time()), model="", choices=[]
@@ -97,6 +99,8 @@ class ChunkWriter:
         for block in blocks if self._scores_only else ():
             block.completion_tokens, block.total_tokens = 0, block.prompt_tokens
         self._chunk.usage = total_usage(blocks)
+        if self._include_timings:
+            self._chunk.usage.timings = timings(self._usages.values())
         return data(self._chunk) + DONE
 
     def _outputs(self, prompt: int) -> range:

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from starlette.routing import Route
 
 from quire.frontend.call import Call
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import LARGE_BYTES, json_answer, json_list, total_usage, usage_block
+from quire.frontend.http.answer import LARGE_BYTES, json_answer, json_list, timings, total_usage, usage_block
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import renamed
@@ -132,13 +133,16 @@ def _answer(
         if payload.echo and payload.max_tokens == 0:
             block.completion_tokens, block.total_tokens = 0, block.prompt_tokens
         usages.append(block)
+    usage = total_usage(usages)
+    if payload.include_timings or context.config.enable_timings:
+        usage.timings = timings([output.finished.usage for output in made.outputs] for made in generations)
     return Completion(
         id=f"cmpl-{generations[0].request_id}",
         object="text_completion",
         created=int(time.time()),
         model=generations[0].model,
         choices=choices,
-        usage=total_usage(usages),
+        usage=usage,
     )
 
 
@@ -222,7 +226,9 @@ async def _stream(
 ) -> AsyncGenerator[bytes, None]:
     sources = [_batches(context.pipeline, request, call, payload.names()) for request in requests]
     label = requests[0].request_id or ""
-    writer = ChunkWriter(payload, label, len(prompts), lambda end: stop_reason(context, end), unshown)
+    include_timings = payload.include_timings or context.config.enable_timings
+    stop = partial(stop_reason, context)
+    writer = ChunkWriter(payload, label, len(prompts), stop, unshown, include_timings)
     async with aclosing(_numbered(sources[0]) if len(sources) == 1 else merged(sources)) as batches:
         async for prompt, events in batches:
             for event in events if payload.echo else ():

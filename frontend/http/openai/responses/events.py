@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from quire.frontend.http.answer import json_list
+from quire.frontend.http.answer import json_list, timings
 from quire.frontend.http.openai.chat_answer import logprobs
 from quire.frontend.http.openai.responses.database import ResponseStatus
 from quire.frontend.http.openai.responses.items import PREFIXES, new_id
@@ -26,7 +26,10 @@ NO_CHARACTER = "\ufffd"
 class GrowingResponse:
     """The response object. One item is open at a time (reasoning, message or call); another one closes it."""
 
-    def __init__(self, payload: ResponseRequest, tools: ToolBox, id: str, info: ServerInfo) -> None:
+    def __init__(
+        self, payload: ResponseRequest, tools: ToolBox, id: str, info: ServerInfo, include_timings: bool
+    ) -> None:
+        self._include_timings = include_timings
         self._tools = tools.by_name
         self.answer = _head(payload, id, info)
         self._items: list[Json] = self.answer["output"]
@@ -174,6 +177,8 @@ class GrowingResponse:
 
     def _finish(self, finished: api.Finished) -> None:
         self.answer["usage"] = _usage(finished.usage)
+        if self._include_timings:
+            self.answer["usage"]["timings"] = timings([[finished.usage]])
         if finished.finish_reason == "stop":
             self.answer |= {"status": "completed", "completed_at": int(time.time())}
         elif finished.finish_reason == "abort":

@@ -64,7 +64,8 @@ class Responses:
         if payload.truncation == "auto":
             with renamed(asked.names):
                 generate = await shortened(self._context, generate)
-        growing = GrowingResponse(payload, asked.tools, id, self._context.engine_info.server_info())
+        include_timings = payload.include_timings or self._context.config.enable_timings
+        growing = GrowingResponse(payload, asked.tools, id, self._context.engine_info.server_info(), include_timings)
         call = call_of(request, payload.stream, max_tokens_is_bound=True)
         job = ResponseJob(self._context, self._store, asked, generate, call, growing)
         if payload.background:

@@ -57,6 +57,7 @@ class ReasoningConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ResponseStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    include_timings: bool | None = None
     include_obfuscation: bool | None = None
     """Padding against traffic analysis; none is ever added."""
 
