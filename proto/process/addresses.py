@@ -3,6 +3,7 @@
 import errno
 import socket
 from dataclasses import dataclass
+from typing import Any
 
 ANY_V4, ANY_V6 = "0.0.0.0", "::"
 
@@ -22,7 +23,8 @@ class ListenAddress:
 
     def written(self, port: int) -> str:
         """The address and port in a URL's form."""
-        numbers, _ = socket.getnameinfo(self.at(port), socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
+        target: Any = self.at(port)
+        numbers, _ = socket.getnameinfo(target, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
         return f"[{numbers}]:{port}" if self.family == socket.AF_INET6 else f"{numbers}:{port}"
 
     def socket(self) -> socket.socket:

@@ -54,6 +54,7 @@ CHANGED: dict[str, Any] = {
     "reasoning_parser": "deepseek_r1",
     "enable_auto_tool_choice": False,
     "unknown_fields": "refuse",
+    "enable_timings": True,
     "log_stats_interval": 3.0,
     "vllm_metric_names": True,
     "metrics_without_key": True,
