@@ -84,6 +84,8 @@ class Drive:
         self._in_flight: deque[SendPlan] = deque()
         self._number = 0
         self.num_finished = 0
+        self.until_plan = 0.0
+        """Seconds of the newest step until its plan was there; what is done behind that is not waited for."""
         self.core = Core(
             SchedulerConfig(
                 max_num_seqs=scenario.running + spare_slots,
@@ -154,7 +156,7 @@ class Drive:
     def step(self) -> tuple[float, float, float, SendPlan | None]:
         """Answer the oldest plan and ask for the next.
 
-        Returns seconds of `handle`, of `handle` and `plan` together, of CPU time for both, and the new plan.
+        Returns seconds of `handle`, of all, of CPU time for all, and the new plan.
         """
         if not self._in_flight:
             raise RuntimeError("the core has no plan in flight: nothing is running")
@@ -165,6 +167,9 @@ class Drive:
         handled = self.core.handle(StepDone(result), now)
         middle = time.perf_counter()
         planned = self.core.plan(now)
+        self.until_plan = time.perf_counter() - begin
+        if planned:
+            self.core.on_sent(now, 0.0, 0.0)
         end = time.perf_counter()
         cpu = time.thread_time() - cpu
         self.collect(handled)
@@ -249,8 +254,8 @@ def submit_to_plan(scenario: Scenario) -> list[float]:
         admitted = False
         while not admitted:
             _, step_s, _, plan = drive.step()
-            elapsed += step_s
             admitted = plan is not None and bool(drive.read(plan).admits)
+            elapsed += drive.until_plan if admitted else step_s
         series.append(elapsed * 1e3)
         for _ in range(PROBE_TOKENS + GROUP.max_in_flight + 1):
             drive.step()

@@ -94,6 +94,7 @@ class Core:
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take one event. Raises `ResultError` when a result does not fit its plan: the group must be replaced."""
         effects = Effects()
+        self._list_planned()
         match event:
             case StepDone(result):
                 self._step_done(result, effects, now)
@@ -141,6 +142,7 @@ class Core:
         if group_epoch is None or policy is None or not group_epoch.in_flight.has_room:
             return []
         in_flight = group_epoch.in_flight
+        self._list_planned()
         plan = policy.plan_step(now)
         if plan is None:
             return []
@@ -151,10 +153,18 @@ class Core:
         return [SendPlan(group_epoch.epoch, plan.step, frames)]
 
     def on_sent(self, at: float, schedule_seconds: float, send_seconds: float) -> None:
-        """The newest plan took so long to make, until `at`, and then to hand to the workers. For metrics only."""
+        """The newest plan took so long to make, until `at`, and then to hand to the workers.
+
+        For metrics only; and what the plan writes is listed now, when it is no longer waited for.
+        """
+        self._list_planned()
         if self.group_epoch is not None and self.group_epoch.in_flight.plans:
             plan = self.group_epoch.in_flight.plans[-1]
             plan.sent_at, plan.schedule_seconds, plan.send_seconds = at, schedule_seconds, send_seconds
+
+    def _list_planned(self) -> None:
+        if self.group_epoch is not None:
+            self.group_epoch.memory.list_planned()
 
     def _submit(self, identity: bytes, submit: Submit, effects: Effects, now: float) -> None:
         try:

@@ -191,6 +191,7 @@ class Gate:
     def _reserve(self, sequence: Sequence, budget: int, others: Iterable[Sequence]) -> tuple[int, Cause | None]:
         """Reserve blocks for all known tokens of a waiting output. Returns its computed tokens, or why not."""
         request, memory = sequence.request, self._memory
+        memory.list_planned()
         parent = request.sequences[0]
         is_new = sequence.num_known == request.num_prompt
         if is_new and sequence.output_index and parent.state == "running" and memory.may_fork(parent):

@@ -57,6 +57,8 @@ class Memory:
         self.fences: deque[Fence] = deque()
         self.planned: dict[int, dict[int, list[int]]] = {}
         """Plan -> slot -> blocks that its row fills with known tokens; until every rank has acknowledged the plan."""
+        self._unlisted: list[tuple[Sequence, Int32, int, int]] = []
+        """Arguments of `plan` that `list_planned` has still to follow."""
         self.acked = 0
         """Number of the newest plan that every rank has acknowledged."""
         self._caching = caching and facts.shares_prefixes
@@ -176,15 +178,20 @@ class Memory:
         self._fence(_tails_first(surplus), [], sent)
 
     def plan(self, sequence: Sequence, history: Int32, num_tokens: int, step: int) -> None:
-        """List the full blocks among the first `num_tokens` known tokens, which the plan `step` will have written.
-
-        Whatever runs in that plan or later may share them.
+        """The plan `step` will have written the first `num_tokens` known tokens: whatever runs in it or later may share
+        their full blocks. `list_planned` lists these.
         """
-        for group in self._groups:
-            unpublished = self._unpublished(sequence, group, history, num_tokens)
-            if unpublished is not None:
-                sequence.entries[group] += self.index.publish(*unpublished, step)
-                self.planned.setdefault(step, {}).setdefault(sequence.slot, []).extend(unpublished.blocks)
+        self._unlisted.append((sequence, history, num_tokens, step))
+
+    def list_planned(self) -> None:
+        """List what `plan` was told of: before somebody looks for a prefix, or the next event; no plan waits for it."""
+        for sequence, history, num_tokens, step in self._unlisted:
+            for group in self._groups:
+                unpublished = self._unpublished(sequence, group, history, num_tokens)
+                if unpublished is not None:
+                    sequence.entries[group] += self.index.publish(*unpublished, step)
+                    self.planned.setdefault(step, {}).setdefault(sequence.slot, []).extend(unpublished.blocks)
+        self._unlisted.clear()
 
     def num_planned(self, sequence: Sequence) -> int:
         """Tokens of a running output whose full blocks the plans sent, and the one under construction, have written."""

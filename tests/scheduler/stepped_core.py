@@ -136,6 +136,7 @@ class Engine:
         check(self.core)
         if not instructions:
             return None
+        self.core.on_sent(self.now, 0.0, 0.0)
         (send,) = instructions
         assert isinstance(send, SendPlan)
         plan = Plan(send.frames)
