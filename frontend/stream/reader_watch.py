@@ -12,6 +12,7 @@ class ReaderWatch:
         self.max_unread_bytes = max_unread_bytes
         self._unread_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[object] | None = None
         self._beats_away = 0
 
@@ -21,12 +22,15 @@ class ReaderWatch:
 
     def attach(self) -> None:
         """The running task reads from now on."""
-        self._task = asyncio.current_task()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # looks for a fork each time
+        self._task = asyncio.current_task(self._loop)
         self._beats_away = 0
 
     async def wait(self) -> None:
         """Wait for `wake`."""
-        self._waiter = asyncio.get_running_loop().create_future()
+        assert self._loop is not None
+        self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
@@ -40,8 +44,13 @@ class ReaderWatch:
         """Nothing is unread any more."""
         self._unread_bytes = 0
 
-    def add_unread(self, num_bytes: int) -> bool:
-        """Count bytes that nobody waits for; True when they are more than a reader may leave."""
+    def on_grown(self, num_bytes: int) -> bool:
+        """Wake the reader, or count bytes that it does not wait for; True when they are more than it may leave."""
+        waiter = self._waiter
+        if waiter is not None:
+            if not waiter.done():
+                waiter.set_result(None)
+            return False
         self._unread_bytes += num_bytes
         return self._unread_bytes > self.max_unread_bytes and self._task is not None
 

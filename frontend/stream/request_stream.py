@@ -139,7 +139,7 @@ class RequestStream:
             for output in self.outputs:
                 if output.finished is None:
                     output.finish(word, self._known_usage(output), error=error_detail(failure))
-                    self._mark(output)
+                    self._on_grown(output, 0)
         self._reader.wake()
 
     def expire(self, now: float) -> None:
@@ -223,15 +223,10 @@ class RequestStream:
         return events
 
     def _on_grown(self, output: OutputBuffer, num_bytes: int) -> None:
-        self._mark(output)
-        if self._reader.is_waiting:
-            self._reader.wake()
-        elif self._reader.add_unread(num_bytes):
-            self._refuse_slow_reader(f"more than {self._reader.max_unread_bytes} bytes were left unread")
-
-    def _mark(self, output: OutputBuffer) -> None:
         if output not in self._dirty:
             self._dirty.append(output)
+        if self._reader.on_grown(num_bytes):
+            self._refuse_slow_reader(f"more than {self._reader.max_unread_bytes} bytes were left unread")
 
     def _refuse_slow_reader(self, message: str) -> None:
         if self.is_slow:
