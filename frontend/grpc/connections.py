@@ -1,4 +1,4 @@
-"""The count of gRPC connections, and the closing of silent ones before they keep others out.
+"""The count of gRPC connections, the closing of silent ones before they keep others out, and corks for crowded ones.
 
 The library accepts and serves them. Its own bound closes new ones when it is reached, so silent connections would be
 all that is left. It names none of its sockets; they are found among this process' descriptors, by their port.
@@ -13,9 +13,13 @@ import socket
 import stat
 import time
 import urllib.parse
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NoReturn
 
 from quire.frontend.grpc.call_limit import CallLimitInterceptor
+from quire.frontend.grpc.corks import Corks
 from quire.frontend.metrics.metrics import Metrics
 
 LOOK_SECONDS = 1.0
@@ -37,6 +41,10 @@ NEW_SECONDS = 2.0
 """Time for which a connection without a call is new: a TLS handshake and a request fit in."""
 KEPT_SECONDS = 30.0
 """Time for which a client that made a call is likely to make another."""
+CROWD = 8
+"""Number of open calls from which a connection is corked."""
+MOST_CORKED = 16
+"""Largest number of corked connections, those with the most calls: each costs two system calls every time."""
 
 Address = tuple[str, int]
 
@@ -46,34 +54,50 @@ log = logging.getLogger("quire.frontend")
 class GrpcConnections:
     """`run` beside the server that listens on `port`."""
 
-    def __init__(self, max_connections: int, calls: CallLimitInterceptor, metrics: Metrics) -> None:
+    def __init__(self, max_connections: int, calls: CallLimitInterceptor, corks: Corks, metrics: Metrics) -> None:
         self.num_open = 0
         """Number of open connections at the last look."""
         self._max_connections = max_connections
         self._calls = calls
+        self._corks = corks
         self._metrics = metrics
         self._since: dict[Address, float] = {}
         """Monotonic time at which a connection was first seen."""
 
     async def run(self, port: int) -> None:
-        """Look, and close silent connections, until cancelled."""
-        loop = asyncio.get_running_loop()
+        """Look, close silent connections and cork crowded ones, until cancelled."""
         with ThreadPoolExecutor(1, thread_name_prefix="connections") as pool:
-            hurried_until = 0.0
-            while True:
-                began = time.monotonic()
-                try:
-                    found = await loop.run_in_executor(pool, _connected, port)
-                except OSError as error:
-                    log.warning("connections were not counted: %s", error)
-                    await asyncio.sleep(LOOK_SECONDS)
-                    continue
-                ended = time.monotonic()
-                if self._look_after(found, ended):
-                    hurried_until = ended + HURRIED_SECONDS
-                hurry = ended < hurried_until
-                share, seconds = (HURRY_SHARE, HURRY_SECONDS) if hurry else (LOOK_SHARE, LOOK_SECONDS)
-                await asyncio.sleep(max((ended - began) / share, seconds))
+            try:
+                await self._look(port, pool)
+            finally:
+                self._corks.use(())
+
+    async def _look(self, port: int, pool: ThreadPoolExecutor) -> NoReturn:
+        loop = asyncio.get_running_loop()
+        hurried_until = 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                found = await loop.run_in_executor(pool, _connected, port)
+            except OSError as error:
+                log.warning("connections were not counted: %s", error)
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            ended = time.monotonic()
+            if self._look_after(found, ended):
+                hurried_until = ended + HURRIED_SECONDS
+            self._corks.use(self._crowded(found))
+            hurry = ended < hurried_until
+            share, seconds = (HURRY_SHARE, HURRY_SECONDS) if hurry else (LOOK_SHARE, LOOK_SECONDS)
+            await asyncio.sleep(max((ended - began) / share, seconds))
+
+    def _crowded(self, found: dict[Address, int]) -> Iterator[socket.socket]:
+        """The sockets of connections with many calls."""
+        for peer, num_calls in self._calls.open.most_common(MOST_CORKED):
+            address = _address(peer)
+            if num_calls >= CROWD and address in found:
+                with suppress(OSError):
+                    yield _sight(found[address], address)
 
     def _look_after(self, found: dict[Address, int], now: float) -> int:
         """Close silent connections when there are too many; the number closed."""
@@ -125,13 +149,23 @@ def _connected(port: int) -> dict[Address, int]:
 def _close(descriptor: int, address: Address) -> bool:
     """Close a connection unless its descriptor is another's by now. The library reads the end and closes its side."""
     try:
-        with _copy(descriptor) as sight:
-            if _normal(*sight.getpeername()[:2]) != address:
-                return False
+        with _sight(descriptor, address) as sight:
             sight.shutdown(socket.SHUT_RDWR)
     except OSError:
         return False
     return True
+
+
+def _sight(descriptor: int, address: Address) -> socket.socket:
+    """A copy of a connection's socket. Raises `OSError` when the descriptor is another's by now."""
+    sight = _copy(descriptor)
+    try:
+        if _normal(*sight.getpeername()[:2]) == address:
+            return sight
+        raise OSError(errno.ENOTCONN, "another connection")
+    except BaseException:
+        sight.close()
+        raise
 
 
 def _copy(descriptor: int) -> socket.socket:

@@ -12,6 +12,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.context import FrontendContext
 from quire.frontend.grpc.call_limit import ALL_CONNECTIONS, CallLimitInterceptor
 from quire.frontend.grpc.connections import GrpcConnections
+from quire.frontend.grpc.corks import Corks
 from quire.frontend.grpc.error_interceptor import ErrorInterceptor
 from quire.frontend.grpc.health import HealthServicer
 from quire.frontend.grpc.key_interceptor import KeyInterceptor
@@ -20,6 +21,7 @@ from quire.frontend.grpc.meter import MeterInterceptor
 from quire.frontend.grpc.overload import OverloadInterceptor
 from quire.frontend.grpc.ports import open_port
 from quire.frontend.grpc.servicers import ControlServicer, InferenceServicer
+from quire.frontend.grpc.write_turns import WriteTurns
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 from quire.proto.messages.introspection import Figure
 from quire.proto.process.addresses import ListenAddress
@@ -36,7 +38,8 @@ class GrpcServer:
         self._calls = CallLimitInterceptor(config.max_concurrent_streams, config.slow_reader_seconds, metrics)
         self._addresses = addresses
         per_address = max(1, max_connections // len(addresses))  # the library bounds each address apart
-        self._connections = GrpcConnections(per_address, self._calls, metrics)
+        corks = Corks()
+        self._connections = GrpcConnections(per_address, self._calls, corks, metrics)
         # the first is the outermost; who refuses most is before who costs most
         interceptors: list[Any] = [
             MeterInterceptor(metrics),
@@ -49,7 +52,7 @@ class GrpcServer:
         with unblocked_poller():
             self._server = grpc.aio.server(interceptors=interceptors, options=_options(config, per_address))
         add: Any = quire_pb2_grpc  # made without annotations
-        inference = InferenceServicer(context.pipeline, context.bodies, context.answers)
+        inference = InferenceServicer(context.pipeline, context.bodies, context.answers, WriteTurns(corks))
         add.add_InferenceServicer_to_server(inference, self._server)
         add.add_ControlServicer_to_server(ControlServicer(context.engine_info), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(context.health), self._server)

@@ -31,11 +31,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class InferenceServicer(quire_pb2_grpc.InferenceServicer):
     """`quire.v1.Inference`."""
 
-    def __init__(self, pipeline: RequestPipeline, bodies: WorkPool, answers: WorkPool) -> None:
+    def __init__(self, pipeline: RequestPipeline, bodies: WorkPool, answers: WorkPool, turns: WriteTurns) -> None:
         self._pipeline = pipeline
         self._bodies = bodies
         self._answers = answers
-        self._turns = WriteTurns()
+        self._turns = turns
 
     async def _read(self, read: Callable[[M], V], message: M) -> V:
         """A message as a value of `api`: not on the event loop when it is large."""

@@ -1,4 +1,4 @@
-"""Turns to write: messages of running streams do not keep new calls waiting.
+"""Turns to write: messages of running streams keep neither new calls nor other processes waiting.
 
 `grpc.aio` takes some five turns of the event loop to accept a call, and does so one call after another. A turn in which
 each of hundreds of streams begins a message takes ten milliseconds, as does the one in which all of them are done.
@@ -7,18 +7,29 @@ each of hundreds of streams begins a message takes ten milliseconds, as does the
 import asyncio
 from collections import deque
 
-MOST_WRITES = 2
-"""Messages begun in one turn: a tenth of a millisecond, and then calls and completions have theirs."""
+from quire.frontend.grpc.corks import Corks
+
+MOST_WRITES = 16
+"""Messages begun in one turn: about a millisecond on a slow core. Fewer are more turns for the same messages, more keep
+calls waiting.
+"""
+PAUSE_SECONDS = 0.001
+"""Longest pause after a turn, which lasts as long as the turn did. Calls are accepted in it, and where there are few
+cores the scheduler finds one: a frontend that is behind would never sleep, and the device would wait for a step's plan.
+"""
 
 
 class WriteTurns:
-    """Lets the streams of a server begin their messages in the order in which they ask, some in each turn of the loop.
+    """Lets the streams of a server begin their messages in the order in which they ask, some in each turn.
 
     Nobody waits while there are few. What a stream gets while it waits goes into the message that it writes then, so
-    streams that are more than the loop can serve write fewer and longer ones.
+    streams that are more than the loop can serve write fewer and longer ones. What is written in one turn leaves
+    together where streams share a connection.
     """
 
-    def __init__(self, most_writes: int = MOST_WRITES) -> None:
+    def __init__(self, corks: Corks, most_writes: int = MOST_WRITES) -> None:
+        """`corks`: those of the connections on which the streams write."""
+        self._corks = corks
         self._most_writes = most_writes
         self._num_left = most_writes
         self._first: deque[asyncio.Future[None]] = deque()
@@ -48,4 +59,10 @@ class WriteTurns:
                 self._num_left -= 1
         self._is_scheduled = self._num_left < self._most_writes
         if self._is_scheduled:
-            loop.call_soon(self._on_turn, loop)
+            self._corks.hold()
+            loop.call_soon(self._on_written, loop, loop.time())  # behind the streams that go on now
+
+    def _on_written(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
+        """Pause after a turn: all of its messages have begun since `began`."""
+        self._corks.release()
+        loop.call_later(min(loop.time() - began, PAUSE_SECONDS), self._on_turn, loop)

@@ -1,11 +1,13 @@
 """Messages of many streams: who writes when, and that nothing is lost, repeated or held up by it."""
 
 import asyncio
+import time
 
 import pytest
 
 from quire.frontend.grpc import write_turns
-from quire.frontend.grpc.write_turns import MOST_WRITES, WriteTurns
+from quire.frontend.grpc.corks import Corks
+from quire.frontend.grpc.write_turns import MOST_WRITES, PAUSE_SECONDS, WriteTurns
 from quire.proto.api import Delta, Finished, GenerateRequest, RequestError, Started
 from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
@@ -15,7 +17,7 @@ NUM_TOKENS = 60
 
 def test_few_messages_begin_without_a_turn_of_the_loop():
     async def main():
-        turns = WriteTurns()
+        turns = WriteTurns(Corks())
         others = []
         asyncio.get_running_loop().call_soon(others.append, "ran")
         for _ in range(MOST_WRITES):
@@ -27,7 +29,7 @@ def test_few_messages_begin_without_a_turn_of_the_loop():
 
 def test_many_messages_begin_in_order_some_in_a_turn_and_first_messages_before_others():
     async def main():
-        turns, begun, loop = WriteTurns(2), [], asyncio.get_running_loop()
+        turns, begun, loop = WriteTurns(Corks(), 2), [], asyncio.get_running_loop()
         number_of_turn = 0
 
         def count() -> None:
@@ -52,9 +54,57 @@ def test_many_messages_begin_in_order_some_in_a_turn_and_first_messages_before_o
     asyncio.run(main())
 
 
+def test_others_have_turns_of_the_loop_between_two_in_which_streams_write():
+    """An accepted call takes some five of them."""
+
+    async def main():
+        turns, begun, seen, loop = WriteTurns(Corks(), 2), 0, [], asyncio.get_running_loop()
+
+        async def write() -> None:
+            nonlocal begun
+            await turns.begin(is_first=False)
+            begun += 1
+            time.sleep(PAUSE_SECONDS)
+
+        def look() -> None:
+            seen.append(begun)
+            if begun < 10:
+                loop.call_soon(look)
+
+        loop.call_soon(look)
+        await asyncio.gather(*(write() for _ in range(10)))
+        assert [seen.count(number) >= 5 for number in (4, 6, 8)] == [True] * 3
+
+    asyncio.run(main())
+
+
+def test_messages_of_a_turn_are_written_between_a_cork_and_its_end():
+    events = []
+
+    class Noted(Corks):
+        def hold(self) -> None:
+            events.append("hold")
+
+        def release(self) -> None:
+            events.append("release")
+
+    async def write(turns: WriteTurns) -> None:
+        await turns.begin(is_first=False)
+        events.append("write")
+
+    async def main():
+        turns = WriteTurns(Noted(), 2)
+        await asyncio.gather(*(write(turns) for _ in range(6)))
+        await asyncio.sleep(20 * PAUSE_SECONDS)
+
+    asyncio.run(main())
+    turn = ["hold", "write", "write", "release"]
+    assert events == ["write", "write", *turn, *turn]  # those that did not wait, two turns, and no cork is left
+
+
 def test_a_stream_that_is_cancelled_takes_nobodys_turn():
     async def main():
-        turns, begun = WriteTurns(1), []
+        turns, begun = WriteTurns(Corks(), 1), []
 
         async def write(number: int) -> None:
             await turns.begin(is_first=False)
@@ -80,13 +130,11 @@ def test_the_loop_sleeps_when_nothing_is_written(monkeypatch):
             super()._on_turn(loop)
 
     async def main():
-        turns = Counted(2)
+        turns = Counted(Corks(), 2)
         await asyncio.gather(*(turns.begin(is_first=False) for _ in range(5)))
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await asyncio.sleep(20 * PAUSE_SECONDS)
         most = len(calls)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await asyncio.sleep(20 * PAUSE_SECONDS)
         assert 0 < len(calls) == most <= 4
 
     asyncio.run(main())
