@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import gguf_encoders
 from gguf_bytes import LLAMA, SENTENCEPIECE, TENSORS, gguf
 
+from quire.deploy.gguf.families import EXPERT_SIZE, FAMILIES
 from quire.deploy.gguf.folder import make_folder
 from quire.worker.config import WorkerConfig
 from quire.worker.specs.quantized import read_plan
@@ -63,7 +64,27 @@ def test_any_value_of_any_key_is_served_or_refused(tmp_path, base, tensors):
     assert len(said) - said.count("served") > 200
 
 
-@pytest.mark.parametrize("name", ["llama-spm-f16", "llama-q4_1", "qwen2-bf16", "xlm-roberta"])
+def test_any_value_of_a_familys_own_keys_is_served_or_refused(tmp_path):
+    said = []
+    for arch, family in FAMILIES.items():
+        keys = {f"{arch}.{key}": 1 for key in (*family.keys, "rope.dimension_count") if "shared" not in key}
+        base = {name.replace("llama.", f"{arch}.", 1): value for name, value in LLAMA.items()} | keys
+        base["general.architecture"] = arch
+        if EXPERT_SIZE in family.keys:
+            base |= {f"{arch}.expert_count": 2, f"{arch}.expert_used_count": 1}
+        for key in keys:
+            for value in VALUES:
+                path = tmp_path / "model.gguf"
+                path.write_bytes(gguf(base | {f"{arch}.rope.dimension_count": 8} | {key: value}, TENSORS))
+                said.append(outcome(path, tmp_path / "made"))
+    assert max(map(len, said)) < FAR + len(str(tmp_path))
+    assert said.count("served") > 10
+    assert len(said) - said.count("served") > 200
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-spm-f16", "llama-q4_1", "qwen2-bf16", "xlm-roberta", "phi3-q4_0", "gpt-oss-mxfp4"]
+)
 def test_any_damage_is_served_or_refused(tmp_path, name):
     if name == "xlm-roberta":
         file = gguf_encoders.write(tmp_path / "whole", gguf_encoders.XLM_ROBERTA, gguf_encoders.TENSORS)
