@@ -35,7 +35,9 @@ def request(prompt: list[int], max_tokens: int, **more: object) -> GenerateReque
     return GenerateRequest(input=prompt, temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
 
 
-def drawn(prompt: list[int], temperature: float, max_tokens: int = LONG_ENOUGH_OF_TWO_RANKS, n: int = 1):
+def drawn(
+    prompt: list[int], temperature: float, max_tokens: int = LONG_ENOUGH_OF_TWO_RANKS, n: int = 1
+) -> GenerateRequest:
     return GenerateRequest(input=prompt, temperature=temperature, seed=11, max_tokens=max_tokens, ignore_eos=True, n=n)
 
 
