@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from tokenizers import Tokenizer, models
 
@@ -43,10 +43,11 @@ def encode_in_windows(tokenizer: Tokenizer, text: str, before: Sequence[int] = (
 class _Token(NamedTuple):
     """A token of a window, and the characters of the text that it stands for."""
 
-    index: int
     id: int
     start: int
     end: int
+    place: int
+    """Its index in the window."""
 
 
 class _Window:
@@ -63,8 +64,8 @@ class _Window:
         return bisect_left(range(len(self.ids)), position, key=lambda index: self.token(index).start)
 
     def token(self, index: int) -> _Token:
-        start, end = self._encoding.token_to_chars(index)
-        return _Token(index, self.ids[index], self.start + start, self.start + end)
+        start, end = cast("tuple[int, int]", self._encoding.token_to_chars(index))
+        return _Token(self.ids[index], self.start + start, self.start + end, index)
 
     def tokens(self, start: int, end: int) -> list[_Token]:
         """Those that begin between two characters of the text."""
@@ -87,12 +88,12 @@ def _joint(text: str, before: _Window, behind: _Window, within_words: bool) -> t
     edge = SHARED // 4
     first, last = behind.start + edge, before.end - edge
     ours, theirs = before.tokens(first, last), behind.tokens(first, last)
-    if len(ours) < MATCH or [one[1:] for one in ours] != [one[1:] for one in theirs]:
+    if len(ours) < MATCH or [one[:3] for one in ours] != [one[:3] for one in theirs]:
         return None
     for (previous, one), (_, their) in zip(pairwise(ours), pairwise(theirs), strict=True):
         is_cut = previous.end <= one.start and _begins(text[one.start])
-        if is_cut and (within_words or (before.begins_word(one.index) and behind.begins_word(their.index))):
-            return one.index, their.index
+        if is_cut and (within_words or (before.begins_word(one.place) and behind.begins_word(their.place))):
+            return one.place, their.place
     return None
 
 
