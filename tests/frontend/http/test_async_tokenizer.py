@@ -100,9 +100,9 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("job", [EncodeText(True), EncodeTemplate({})])
+@pytest.mark.parametrize("job", [EncodeTemplate({})])
 def test_a_process_that_encodes_a_long_text_grows_by_less_than_ten_times_its_size(model_dir, job):
-    text = "the quick brown fox jumps over 1234 lazy dogs\n" * 30_000
+    text = "the quick brown fox jumps over 1234 lazy dogs\n" * 60_000
 
     def peak(pid: int) -> int:
         with open(f"/proc/{pid}/status", encoding="ascii") as status:
