@@ -1,10 +1,16 @@
-"""Corks: what a corked socket holds, and when it leaves."""
+"""Corks: what a corked socket holds, which connections are corked, and that no copy of a socket is kept."""
 
+import asyncio
 import socket
 
+import grpc
 import pytest
 
+from quire.frontend.grpc import connections
+from quire.frontend.grpc.connections import CROWD
 from quire.frontend.grpc.corks import Corks
+from quire.proto.generated import quire_pb2 as pb
+from quire.proto.generated import quire_pb2_grpc
 
 
 @pytest.fixture
@@ -49,3 +55,43 @@ def test_a_connection_that_has_ended_is_no_failure(pair):
     corks.hold()
     corks.release()
     corks.use(())
+
+
+def corked(server) -> list[tuple[str, int]]:
+    return [one.getpeername()[:2] for one in server._grpc._connections._corks._sockets]
+
+
+def test_connections_of_many_calls_stay_corked_and_no_others_and_none_is_kept(serving, monkeypatch):
+    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(connections, "LOOK_SHARE", 0.5)
+    looks, copies = [], []
+    use = Corks.use
+
+    def noted(self, sockets) -> None:
+        use(self, sockets)
+        looks.append(len(self._sockets))
+        copies.extend(self._sockets)
+
+    monkeypatch.setattr(Corks, "use", noted)
+
+    async def main():
+        async with serving() as s:
+            many, few = (
+                grpc.aio.insecure_channel(s.target, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(2)
+            )
+            calls = [
+                quire_pb2_grpc.InferenceStub(channel).Stream(pb.GenerateRequest(prompt="x", max_tokens=9))
+                for channel, number in ((many, CROWD), (few, CROWD - 1))
+                for _ in range(number)
+            ]
+            await s.scheduler.submitted(len(calls))
+            await s.until(lambda: corked(s.server))
+            looks.clear()
+            await s.until(lambda: len(looks) > 4)
+            assert set(looks) == {1}  # at each look, though a copy of its socket is among those that are found
+            await many.close()
+            await s.until(lambda: not corked(s.server))
+            await few.close()
+            assert all(one.fileno() < 0 for one in copies)
+
+    asyncio.run(main())
