@@ -7,8 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from quire.deploy.flags.arguments import Parser, UsageError
-from quire.deploy.flags.command_parser import CommandParser
+from quire.deploy.flags.arguments import CommandParser, Parser, UsageError
 from quire.deploy.supervisor.signals import Stopped, StopSignals
 from quire.proto.process import exit_codes
 from quire.proto.process.version import version

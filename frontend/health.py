@@ -1,24 +1,27 @@
 """The health of the engine as this frontend sees it: the one place from which the probes of both APIs answer."""
 
 import asyncio
-import time
+from time import monotonic
 from typing import Literal
 
 from quire.frontend.request.pipeline import RequestPipeline
 from quire.frontend.stream.scheduler_client import ClientState, SchedulerClient
 
 HealthState = ClientState | Literal["stalled"]
+HEALING = ("lost", "stalled")
+"""States that the supervisor and the scheduler end by themselves: a new scheduler comes, or workers that step."""
 
 
 class Health:
     """Ready is for routing. Live is for who would end this engine: no restart from outside is quicker than its own."""
 
-    def __init__(self, scheduler: SchedulerClient, pipeline: RequestPipeline, longest_loss_seconds: float) -> None:
+    def __init__(self, scheduler: SchedulerClient, pipeline: RequestPipeline, longest_healing_seconds: float) -> None:
         self._scheduler = scheduler
         self._pipeline = pipeline
-        self._longest_loss_seconds = longest_loss_seconds
+        self._longest_healing_seconds = longest_healing_seconds
         self._was_ready = False
-        self._lost_since = time.monotonic()
+        self._ill_since: float | None = monotonic()
+        """Monotonic time since which the state is one of `HEALING`; None while it is another."""
         self._changed = asyncio.Event()
         scheduler.on_change = self.refresh
 
@@ -35,12 +38,10 @@ class Health:
 
     @property
     def is_live(self) -> bool:
-        """The engine works, drains, or its supervisor starts what is missing; false once it has failed, while it stalls
-        and where no scheduler came within the time of a start."""
-        state = self.state
-        if state == "lost":
-            return time.monotonic() - self._lost_since < self._longest_loss_seconds
-        return state not in ("stalled", "failed")
+        """The engine works, drains, or heals by itself, which may take as long as a start; false once it has failed."""
+        if self._ill_since is not None and monotonic() - self._ill_since >= self._longest_healing_seconds:
+            return False
+        return self.state != "failed"
 
     @property
     def is_up(self) -> bool:
@@ -60,9 +61,16 @@ class Health:
 
     def refresh(self) -> None:
         """Wake who waits for a change."""
-        if self._scheduler.state != "lost":
-            self._lost_since = time.monotonic()
-        self._was_ready = self._was_ready or self._scheduler.state == "ready"
+        state = self._scheduler.progress()
+        self._was_ready = self._was_ready or state == "ready"
+        if state not in HEALING:
+            self._ill_since = None
+        elif self._ill_since is None:
+            self._ill_since = monotonic()
+            asyncio.get_running_loop().call_later(self._longest_healing_seconds, self._wake)
+        self._wake()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -9,7 +9,7 @@ from types import ModuleType
 from quire.deploy.bench.report import plot
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.bench.report.report import machine, report
-from quire.deploy.flags.command_parser import CommandParser
+from quire.deploy.flags.arguments import CommandParser
 from quire.proto.process import exit_codes
 from quire.proto.process.visible import visible
 

@@ -65,6 +65,26 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
 
+class CommandParser(Parser):
+    """The parser of a sub-command, whose module nobody imports before its words are parsed: most load much."""
+
+    def __init__(self, *, fill: Callable[[argparse.ArgumentParser], None], **arguments: Any) -> None:
+        """`fill(parser)` adds description and flags, once and only where they are needed."""
+        super().__init__(**arguments)
+        self._fill: Callable[[argparse.ArgumentParser], None] | None = fill
+
+    def fill(self) -> None:
+        if self._fill is not None:
+            fill, self._fill = self._fill, None
+            fill(self)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        self.fill()
+        return super().parse_known_args(args, namespace)
+
+
 def _dashed(words: Sequence[str]) -> list[str]:
     """`--max_model_len` is `--max-model-len`, as in vLLM and in the YAML file; nothing behind `--` is a flag."""
     end = words.index("--") if "--" in words else len(words)

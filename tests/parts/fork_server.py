@@ -23,7 +23,6 @@ END = struct.Struct("<id")
 MODULES = [
     "torch",
     "torch.fx.experimental.symbolic_shapes",  # what torch imports for its first tensor without values
-    "quire.deploy.flags.command_parser",
     "quire.deploy.commands.serve",
     "quire.scheduler.loop",
     "quire.frontend.server",

@@ -1,6 +1,7 @@
 """/health, /live, /ready, /ping and gRPC's health; /version, /load, /v1/models, /tokenize and /detokenize."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from quire.frontend import health
 from quire.frontend.stream import step_progress
 from quire.proto.api import RequestError
 
@@ -23,7 +25,7 @@ STATES = {
     "draining": UP | LIVE | ENGINE,
     "recovering": UP | LIVE | {"scheduler"},
     "starting": UP | LIVE | {"scheduler"},  # again
-    "stalled": {"scheduler"},
+    "stalled": UP | LIVE | {"scheduler"},
     "lost": UP | LIVE,
     "failed": set(),
 }
@@ -79,10 +81,26 @@ def test_every_probe_of_both_apis_follows_the_engines_state(web):
 def test_a_lost_scheduler_is_waited_for_as_long_as_a_start_may_take(web, monkeypatch):
     async def main():
         async with probing(web) as (w, probes):
+            watch = probes.watch("liveness")
+            assert (await watch.read()).status == SERVING
+            now = time.monotonic()
+            monkeypatch.setattr(health, "monotonic", lambda: now + 3600.0)  # it was ready for long
             await w.serving.lose()
             assert await probes.good() == (STATES["lost"], {"lost"})
-            monkeypatch.setattr(w.server.health, "_longest_loss_seconds", 0.0)
+            monkeypatch.setattr(health, "monotonic", lambda: now + 7200.0)
             assert await probes.good() == (set(), {"lost"})
+            watch.cancel()
+
+
+def test_a_watcher_hears_that_an_engine_does_not_heal(web):
+    async def main():
+        async with probing(web) as (w, probes):
+            w.server.health._longest_healing_seconds = 0.2
+            watch = probes.watch("liveness")
+            assert (await watch.read()).status == SERVING
+            await w.serving.lose()
+            assert (await watch.read()).status != SERVING
+            watch.cancel()
 
     asyncio.run(main())
 
@@ -105,7 +123,7 @@ def test_steps_that_stand_still_under_a_request_are_told_by_every_probe_and_watc
 
     async def main():
         async with probing(web, lost_after_seconds=30.0) as (w, probes):
-            watches = [probes.watch(service) for service in ("", "workers", "liveness", "scheduler")]
+            watches = [probes.watch(service) for service in ("", "workers", "scheduler")]
             for watch in watches:
                 assert (await watch.read()).status == SERVING
 
@@ -117,13 +135,13 @@ def test_steps_that_stand_still_under_a_request_are_told_by_every_probe_and_watc
             w.scheduler.stands_still = True
             standing = w.scheduler.step
             await w.until(lambda: heard() == standing)  # a beat of a moment ago would still be news
-            for watch in watches[:3]:
+            for watch in watches[:2]:
                 assert (await watch.read()).status != SERVING
             assert await probes.good() == (STATES["stalled"], {"stalled"})
             assert (await w.serving.client.server_info()).state == "stalled"
             assert "quire_engine_ready 0.0" in (await w.client.get("/metrics")).text
             w.scheduler.stands_still = False
-            for watch in watches[:3]:
+            for watch in watches[:2]:
                 assert (await watch.read()).status == SERVING
             w.scheduler.answer(number, [70])
             assert (await asking).status_code == 200
