@@ -105,7 +105,8 @@ class Sender:
 
     def beat(self) -> None:
         """Send every peer of the request socket a sign of life."""
-        beat = SchedulerBeat(self._core.epoch, self._core.step)
+        is_idle = not self._core.num_live and self._core.oldest_plan is None
+        beat = SchedulerBeat(self._core.epoch, self._core.step, is_idle)
         for identity in self._leases.peers:
             self.send_frontend(identity, beat)
 

@@ -96,7 +96,7 @@ class SchedulerClient:
 
     @property
     def is_stalled(self) -> bool:
-        """True while a request is open and the step counter has stood still for too long."""
+        """True while the scheduler owes a step, to whatever frontend, and its counter has stood still for too long."""
         return self._step_progress.is_stalled(self._now())
 
     def progress(self) -> ClientState | Literal["stalled"]:
@@ -202,7 +202,7 @@ class SchedulerClient:
             case Outputs():
                 self._on_outputs(message)
             case SchedulerBeat():
-                self._step_progress.on_beat((message.epoch, message.step), not self._streams, self._now())
+                self._step_progress.on_beat((message.epoch, message.step), message.is_idle, self._now())
                 self._notify_of_progress()
             case Welcome():
                 self._on_welcome(message)

@@ -1,7 +1,7 @@
-"""The engine's progress while requests are open, which beats alone do not show."""
+"""The engine's progress while it has work, which beats alone do not show."""
 
 STALLED_SECONDS = 60.0
-"""Time that a request may be open without any step before the engine counts as stalled.
+"""Time that an engine may have work without any step before it counts as stalled.
 
 The scheduler's own time-out of a step is longer and ends the workers.
 """

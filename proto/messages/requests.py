@@ -13,7 +13,7 @@ from quire.proto.messages.media import Media, MediaFacts
 from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
@@ -284,6 +284,8 @@ class SchedulerBeat(WireMessage, frozen=True):
 
     epoch: int
     step: int
+    is_idle: bool
+    """No output lives, whoever asked for it, and every step has ended."""
 
 
 class Drained(WireMessage, frozen=True):

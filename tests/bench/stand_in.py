@@ -110,7 +110,7 @@ class StandIn:
             if now >= next_beat:
                 next_beat = now + BEAT_SECONDS
                 for peer in self._peers:
-                    self._say(peer, SchedulerBeat(1, self._step))
+                    self._say(peer, SchedulerBeat(1, self._step, is_idle=False))
             if now >= next_step:
                 next_step = max(next_step + self._pace_seconds, now)
                 self._decode()

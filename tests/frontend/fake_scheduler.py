@@ -219,7 +219,7 @@ class FakeScheduler:
         while True:
             if not self.muted:
                 self.step += not self.stands_still
-                self.send(SchedulerBeat(self.epoch, self.step))
+                self.send(SchedulerBeat(self.epoch, self.step, is_idle=not self.stands_still))
             await asyncio.sleep(0.05)
 
 

@@ -129,7 +129,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     ),
     introspection.EndedReply(10, 12.5, 2000, (introspection.EndedOutput("label", 7, 1, "length", 3.5, USAGE),)),
     introspection.PrefixReply(11, ints([0, 0, -1]), (2).to_bytes(2, "little") * 3),
-    requests.SchedulerBeat(2, 1234),
+    requests.SchedulerBeat(2, 1234, True),
     requests.Drained(3),
     plans.StepPlan(
         2,

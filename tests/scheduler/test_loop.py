@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.proto.messages.introspection import MetricsQuery, MetricsReply
+from quire.proto.messages.introspection import LoadQuery, LoadReply, MetricsQuery, MetricsReply
 from quire.proto.messages.plans import ExpertTokens, Ready, StepPlan, StepResult, Welcomed
 from quire.proto.messages.requests import (
+    Abort,
     Drain,
     Drained,
     GroupLost,
@@ -45,6 +46,27 @@ def test_tokens_travel_from_the_worker_to_the_frontend(peers):
     assert tokens == [11, 12, 13]
     assert (finish.reason, finish.num_tokens) == ("length", 3)
     assert expect(frontend, SchedulerBeat, lambda beat: beat.step == 3).epoch == 1
+
+
+def test_beats_tell_every_frontend_whether_the_engine_owes_a_step(peers):
+    """Whoever asked for it, and though nobody waits for it any more."""
+    frontends = [peers.frontend(name) for name in (b"f", b"g")]
+    worker = peers.ready_worker(b"w")
+
+    def both_hear(is_idle: bool) -> None:
+        for frontend in frontends:
+            expect(frontend, SchedulerBeat, lambda beat: beat.is_idle is is_idle)
+
+    both_hear(True)
+    frontends[0].send(submit(1, max_tokens=1))
+    plan = expect(worker, StepPlan)
+    both_hear(False)
+    frontends[0].send(Abort((1,), "client"))
+    frontends[0].send(LoadQuery(1))
+    assert expect(frontends[0], LoadReply).load.num_running == 0
+    both_hear(False)
+    worker.send(StepResult(plan.epoch, plan.step, ints([11])))
+    both_hear(True)
 
 
 def test_figures_of_the_process_and_its_sockets_come_along(peers):

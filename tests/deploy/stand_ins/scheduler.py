@@ -88,4 +88,4 @@ while True:
         welcome()
     if supervisor and time.monotonic() >= next_beat:
         next_beat = time.monotonic() + 0.1
-        front.send(supervisor, SchedulerBeat(epoch, 0))
+        front.send(supervisor, SchedulerBeat(epoch, 0, is_idle=True))

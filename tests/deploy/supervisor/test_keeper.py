@@ -184,7 +184,7 @@ def test_a_drain_ends_in_order_and_what_stays_is_killed(end):
         assert kept.hear(Drained(0)) == [Log("drained; 0 outputs were ended by the time-out")]
         told = kept.tick()
     else:
-        kept.hear(SchedulerBeat(1, 1))
+        kept.hear(SchedulerBeat(1, 1, is_idle=True))
         told = kept.tick(25.0)[1:]
     assert told == [Terminate("frontend")]
     assert kept.lose("frontend") == []
