@@ -2,10 +2,12 @@
 
 Neighbouring windows share some text, and are joined within it. There they must have the same tokens at the same
 characters, far from both ends: what a window does not see is then nothing that a token depends on. A BPE may be joined
-between any two of these tokens, since tokens are a BPE's own where each two neighbours are; of other models a word must
-begin there. Windows that differ say nothing: their text is encoded in one piece.
+between any two of these tokens, since tokens are a BPE's own where each two neighbours are. A word must begin there for
+other models, and where a pattern finds the words: from one beginning on it finds the same. Windows that differ say
+nothing: their text is encoded in one piece.
 """
 
+import json
 import unicodedata
 from array import array
 from bisect import bisect_left
@@ -22,16 +24,19 @@ SHARED = 2 << 10
 PIECE = 4096
 MATCH = 8
 """Least number of tokens that must be the same."""
+PATTERNS = frozenset({"Split", "FixedLength", "UnicodeScripts"})
+"""Pre-tokenizers whose cuts depend on where their word began: they count digits, say, or letters of two classes."""
 
 
 def encode_in_windows(tokenizer: Tokenizer, text: str, before: Sequence[int] = ()) -> "array[int] | None":
     """The ids of a text, behind others, by a tokenizer that puts nothing around it; None where it must be encoded in
     one piece."""
     ids = array("i", before)
+    within_words = isinstance(tokenizer.model, models.BPE) and PATTERNS.isdisjoint(_cuts(tokenizer))
     window, begin = _Window(tokenizer, text, 0), 0
     while window.end < len(text):
         following = _Window(tokenizer, text, window.start_of_next)
-        joint = _joint(text, window, following, isinstance(tokenizer.model, models.BPE))
+        joint = _joint(text, window, following, within_words)
         if joint is None:
             return None
         ids.extend(window.ids[begin : joint[0]])
@@ -73,7 +78,7 @@ class _Window:
 
     def begins_word(self, index: int) -> bool:
         """True for a token that is in another word than the one before it."""
-        return bool(self._encoding.token_to_word(index) != self._encoding.token_to_word(index - 1))
+        return index == 0 or bool(self._encoding.token_to_word(index) != self._encoding.token_to_word(index - 1))
 
     @property
     def start_of_next(self) -> int:
@@ -90,11 +95,21 @@ def _joint(text: str, before: _Window, behind: _Window, within_words: bool) -> t
     ours, theirs = before.tokens(first, last), behind.tokens(first, last)
     if len(ours) < MATCH or [one[:3] for one in ours] != [one[:3] for one in theirs]:
         return None
-    for (previous, one), (_, their) in zip(pairwise(ours), pairwise(theirs), strict=True):
-        is_cut = previous.end <= one.start and _begins(text[one.start])
-        if is_cut and (within_words or (before.begins_word(one.place) and behind.begins_word(their.place))):
+    words = [before.begins_word(one.place) for one in ours]
+    if words != [behind.begins_word(one.place) for one in theirs]:
+        return None
+    for (previous, one), their, is_word in zip(pairwise(ours), theirs[1:], words[1:], strict=True):
+        if previous.end <= one.start and _begins(text[one.start]) and (within_words or is_word):
             return one.place, their.place
     return None
+
+
+def _cuts(tokenizer: Tokenizer) -> list[str]:
+    """The types of a tokenizer's pre-tokenizers."""
+    if tokenizer.pre_tokenizer is None:
+        return []
+    state = json.loads(tokenizer.pre_tokenizer.__getstate__())
+    return [str(one["type"]) for one in state.get("pretokenizers", [state])]
 
 
 def _begins(char: str) -> bool:
