@@ -1,8 +1,10 @@
 """Fields that change the answer of other servers: to drop one of them would answer another question.
 
-Those that a route declares are refused there.
+Those that a route declares are refused there. A field that says more of a sampler (`mirostat_tau`) is none: it changes
+nothing where the sampler is off, and who turns that on is refused.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 CHATS = "send it with the messages of /v1/chat/completions or the input of /v1/responses"
@@ -13,17 +15,15 @@ WINDOW = "penalties look at the whole context; remove it"
 ELSEWHERE: Final[dict[str, str]] = dict.fromkeys(
     (
         "adaptive_target", "beam_width", "cfg_scale", "constraints", "custom_logit_processor", "custom_params",
-        "decoder_input_details", "diversity_penalty", "dry_allowed_length", "dry_base", "dry_multiplier",
-        "dry_penalty_last_n", "dry_sequence_breakers", "dynamic_temperature", "dynatemp_exponent", "dynatemp_range",
+        "decoder_input_details", "diversity_penalty", "dry_multiplier", "dynamic_temperature", "dynatemp_range",
         "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "epsilon_cutoff", "eta_cutoff",
         "exponential_decay_length_penalty", "force_words_ids", "forced_decoder_ids", "guidance_scale", "image_data",
         "image_url", "input_embeds", "input_ids", "instruction_template", "max_temp", "min_characters", "min_keep",
-        "min_temp", "mirostat", "mirostat_eta", "mirostat_mode", "mirostat_tau", "multi_modal_data", "negative_prompt",
-        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "penalty_alpha", "return_hidden_states", "safe_prompt",
-        "sampler_order", "sampler_priority", "samplers", "sampling_order", "session_params", "smoothing_curve",
-        "smoothing_factor", "stop_regex", "structural_tag", "temperature_last", "tfs", "tfs_z", "token_healing",
-        "top_a", "top_n_sigma", "typ_p", "typical", "typical_p", "video_data", "watermark", "xtc_probability",
-        "xtc_threshold",
+        "min_temp", "mirostat", "mirostat_mode", "multi_modal_data", "negative_prompt", "no_repeat_ngram_size",
+        "num_beam_groups", "num_beams", "penalty_alpha", "return_hidden_states", "safe_prompt", "sampler_order",
+        "sampler_priority", "samplers", "sampling_order", "session_params", "smoothing_factor", "stop_regex",
+        "structural_tag", "temperature_last", "tfs", "tfs_z", "token_healing", "top_a", "top_n_sigma", "typ_p",
+        "typical", "typical_p", "video_data", "watermark", "xtc_probability",
     ),
     "remove it",
 ) | {
@@ -65,7 +65,6 @@ ELSEWHERE: Final[dict[str, str]] = dict.fromkeys(
     "thinking": f"{KWARGS} as enable_thinking, of a chat",
     "thinking_budget": "send max_tokens",
     "top_n_tokens": "send logprobs",
-    "truncation_length": "send truncate_prompt_tokens",
 }  # fmt: skip
 """Field -> what to do here."""
 
@@ -113,9 +112,31 @@ NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
     **dict.fromkeys(("beam_width", "num_beam_groups", "num_beams", "encoder_repetition_penalty", "rep_pen"), (1,)),
     **dict.fromkeys(("tfs", "tfs_z", "typ_p", "typical", "typical_p"), (0, 1)),
     **dict.fromkeys(("add_bos_token", "do_sample", "separate_reasoning"), (True,)),
-    **dict.fromkeys(("custom_token_bans", "negative_prompt", "suffix", "system", "grammar_string"), ("",)),
-    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "stop_sequences", "stopping_strings"), ([],)),
     "guidance_scale": (1,),
     "top_n_sigma": (-1, 0),
 }
-"""Values by which a field changes nothing: clients send all that they know."""
+"""Values by which a field changes nothing: clients send all that they know. So do empty ones, and see below."""
+TWINS: Final[dict[str, tuple[str, ...]]] = {
+    "max_new_tokens": ("max_tokens", "max_completion_tokens", "n_predict"),
+    "max_time": ("timeout_seconds",),
+    "min_length": ("min_tokens",),
+    "min_new_tokens": ("min_tokens",),
+    "random_seed": ("seed",),
+    "rep_pen": ("repetition_penalty", "repeat_penalty"),
+    "stop_sequences": ("stop",),
+    "stopping_strings": ("stop",),
+}
+"""Field -> its names here: clients of several servers send a value under all names."""
+PENALTIES: Final = {"repetition_penalty": 1, "repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+"""Those of which a field says how far they look back -> the value that is none."""
+WHOLE: Final = -1
+"""The whole context."""
+
+
+def changes_nothing(name: str, value: object, other: Callable[[str], object]) -> bool:
+    """True where dropping the field leaves the answer as it is. `other(NAME)`: a field beside it, None if unset."""
+    if value in ("", [], *NEUTRAL.get(name, ())) or any(other(twin) == value for twin in TWINS.get(name, ())):
+        return True
+    if ELSEWHERE[name] == WINDOW:
+        return value == WHOLE or all(other(penalty) in (None, none) for penalty, none in PENALTIES.items())
+    return name == "do_sample" and other("temperature") == 0

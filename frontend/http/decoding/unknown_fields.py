@@ -8,7 +8,7 @@ lost in silence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from quire.frontend.http.decoding.ignored import note, refuses_unknown
-from quire.frontend.http.decoding.misleading import ELSEWHERE, NEUTRAL
+from quire.frontend.http.decoding.misleading import ELSEWHERE, changes_nothing
 from quire.proto.messages.params import ParameterError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -65,7 +65,8 @@ class _Struct:
             return raw
         keeps = refuses_unknown() or getattr(self._kind.cls, "is_closed", False)
         kept: dict[str, msgspec.Raw] = {}
-        for name, value in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items():
+        given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        for name, value in given.items():
             if name in self._never_null and bytes(value) == b"null":
                 continue
             if name in self._fields or keeps:
@@ -74,15 +75,19 @@ class _Struct:
                 kept[name] = value if shape is None else msgspec.Raw(shape.pruned(bytes(value), at))
             elif bytes(value) != b"null":
                 if not path:
-                    self._refuse_what_misleads(name, value)
+                    self._refuse_what_misleads(name, given)
                 note(f"{path}.{name}" if path else name)
         return msgspec.json.encode(kept)
 
-    def _refuse_what_misleads(self, name: str, value: msgspec.Raw) -> None:
+    def _refuse_what_misleads(self, name: str, given: Mapping[str, msgspec.Raw]) -> None:
+        def value_of(name: str) -> object:
+            return msgspec.json.decode(given[name]) if name in given else None
+
         if name in ELSEWHERE:
-            if name in NEUTRAL and msgspec.json.decode(value) in NEUTRAL[name]:
+            if changes_nothing(name, value_of(name), value_of):
                 return
-            shown = f", got {bytes(value).decode()}" if len(bytes(value)) <= MAX_SHOWN else ""
+            value = bytes(given[name])
+            shown = f", got {value.decode()}" if len(value) <= MAX_SHOWN else ""
             text = f"would change the answer and is not known to this server{shown}; {ELSEWHERE[name]}"
             raise ParameterError(name, text, "UNSUPPORTED")
         meant = next((self._near[variant] for variant in _variants(name) if variant in self._near), None)

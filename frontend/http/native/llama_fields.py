@@ -23,7 +23,7 @@ NEUTRAL: dict[str, tuple[float, ...]] = {
     "xtc_probability": (0,),
 }
 """Samplers that are not offered -> the values that ask for none: clients send all that they know."""
-IGNORED = ("samplers", "n_indent", "t_max_prompt_ms", "t_max_predict_ms")
+IGNORED = ("samplers", "n_indent", "repeat_last_n", "t_max_prompt_ms", "t_max_predict_ms")
 RANDOM_SEEDS = (-1, (1 << 32) - 1)
 
 
@@ -38,6 +38,8 @@ class LlamaFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     id_slot: int | None = None
     """Ignored: every slot finds every cached prefix."""
     n_indent: int | None = None
+    repeat_last_n: int | None = None
+    """Penalties look at the whole context, as those of Ollama's API."""
     samplers: list[str] | str | None = None
     t_max_prompt_ms: float | None = None
     t_max_predict_ms: float | None = None

@@ -120,6 +120,8 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=
     media_io_kwargs: IoKwargs | None = None
     reasoning_effort: Effort | None = None
     thinking: Thinking | None = None
+    enable_thinking: bool | None = None
+    """The template's variable of this name, as DashScope's clients send it."""
     include_reasoning: bool | None = None
 
     modalities: list[Literal["text"]] | None = None
@@ -142,10 +144,19 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=
             [one.tool for one in self._functions.values()],
             self._choice(),
             False if self.functions else self.parallel_tool_calls,
-            template_kwargs(self.chat_template_kwargs, self.reasoning_effort, self.thinks),
+            template_kwargs(self._variables(), self.reasoning_effort, self.thinks),
             msgspec.json.encode(self.documents).decode() if self.documents else "",
             media_settings(self.mm_processor_kwargs, self.media_io_kwargs),
         )
+
+    def _variables(self) -> dict[str, Any]:
+        """Raises `ParameterError` where `enable_thinking` is said twice, and differently."""
+        given, name = self.chat_template_kwargs or {}, "enable_thinking"
+        if self.enable_thinking is None:
+            return given
+        if given.get(name, self.enable_thinking) != self.enable_thinking:
+            raise ParameterError(name, "differs from the one in chat_template_kwargs; set only one of them")
+        return {name: self.enable_thinking} | given
 
     @property
     def thinks(self) -> bool | None:
@@ -161,6 +172,8 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=
             names |= {r"chat\.tools(\[\d+\])": r"functions\1", r"chat\.tools": "functions"}
         if self.function_call is not None:
             names |= {r"chat\.tool_choice": "function_call"}
+        if self.enable_thinking is not None:
+            names |= {r"chat\.template_kwargs\.enable_thinking": "enable_thinking"}
         if self.max_completion_tokens is not None:
             names |= {"max_tokens": "max_completion_tokens"}
         for field in ("thinking", "reasoning_effort"):

@@ -9,7 +9,7 @@ import pytest
 
 from quire.frontend.http.decoding.decode import decode
 from quire.frontend.http.decoding.ignored import MAX_HEADER_BYTES, MAX_NAMES, Ignored, note, noting
-from quire.frontend.http.decoding.misleading import ELSEWHERE, NEUTRAL
+from quire.frontend.http.decoding.misleading import ELSEWHERE, NEUTRAL, TWINS
 from quire.frontend.http.openai.chat_types import ChatRequest
 from quire.frontend.http.openai.completion_types import CompletionRequest
 from quire.frontend.http.openai.embedding_types import EmbeddingsBody
@@ -128,16 +128,62 @@ def test_refuse_restores_the_strict_rule(web, path: str) -> None:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_would_change_the_answer_is_refused_and_its_neutral_value_is_dropped(name: str) -> None:
-    kinds = {ChatRequest: {"messages": [USER]}, CompletionRequest: {"prompt": "x"}, EmbeddingsBody: {"input": "x"}}
+    chat, completion = {"messages": [USER], "repeat_penalty": 1.1}, {"prompt": "x", "repeat_penalty": 1.1}
+    kinds = {ChatRequest: chat, CompletionRequest: completion, EmbeddingsBody: {"input": "x"}}
     kind, body = next((kind, body) for kind, body in kinds.items() if name not in kind.__struct_fields__)
     with pytest.raises(ParameterError, match=f"{name}: would change the answer .*; {re.escape(ELSEWHERE[name])}"):
         dropped(kind, {**body, name: [7]})
-    for neutral in NEUTRAL.get(name, ()):
+    for neutral in ("", [], *NEUTRAL.get(name, ())):
         assert dropped(kind, {**body, name: neutral})[1] == name
 
 
+SETTINGS = {
+    "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "typ_p": 1, "typical_p": 1, "tfs": 1, "top_a": 0,
+    "dynatemp_range": 0, "dynatemp_exponent": 1, "xtc_probability": 0, "xtc_threshold": 0.1, "top_n_sigma": -1,
+    "repeat_last_n": 64, "repetition_penalty_range": 1024, "repeat_penalty": 1, "repetition_penalty": 1, "rep_pen": 1,
+    "frequency_penalty": 0, "presence_penalty": 0, "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2,
+    "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n"], "mirostat": 0, "mirostat_mode": 0, "mirostat_tau": 5,
+    "mirostat_eta": 0.1, "smoothing_factor": 0, "smoothing_curve": 1, "guidance_scale": 1, "negative_prompt": "",
+    "grammar": "", "grammar_string": "", "custom_token_bans": "", "add_bos_token": True, "ban_eos_token": False,
+    "max_tokens": 9, "max_new_tokens": 9, "n_predict": 9, "stop": ["U:"], "stopping_strings": ["U:"],
+    "truncation_length": 8192, "min_keep": 0, "images": [],
+}  # fmt: skip
+"""What pages of settings send with every request (llama-server's, SillyTavern's, text-generation-webui's)."""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        SETTINGS,
+        {"do_sample": False, "temperature": 0},
+        {"random_seed": 7, "seed": 7},
+        {"repeat_last_n": -1, "repeat_penalty": 1.1},
+        *({name: 7, twins[-1]: 7} for name, twins in TWINS.items() if "stop" not in name),
+    ],
+)
+def test_fields_that_change_nothing_beside_others_are_dropped(fields: dict) -> None:
+    for kind, body in ((ChatRequest, {"messages": [USER]}), (CompletionRequest, {"prompt": "x"})):
+        names = {name for name in fields if name not in kind.__struct_fields__}
+        assert set(dropped(kind, {**body, **fields})[1].removesuffix(", ...").split(", ")) <= names
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_new_tokens": 8, "max_tokens": 9},
+        {"stop_sequences": ["a"], "stop": ["b"]},
+        {"do_sample": False, "temperature": 1},
+        {"repeat_last_n": 64, "repeat_penalty": 1.1},
+        {"repeat_last_n": 64, "presence_penalty": 1},
+    ],
+)
+def test_fields_that_say_something_else_than_others_are_refused(fields: dict) -> None:
+    with pytest.raises(ParameterError, match=f"{next(iter(fields))}: would change the answer"):
+        dropped(ChatRequest, {"messages": [USER], **fields})
+
+
 def test_every_neutral_value_is_one_of_a_field_that_changes_the_answer() -> None:
-    assert set(NEUTRAL) <= set(ELSEWHERE)
+    assert set(NEUTRAL) | set(TWINS) <= set(ELSEWHERE)
     assert "adapter" not in " ".join(ELSEWHERE.values()).replace("this server has no adapters", "")
 
 
@@ -170,7 +216,7 @@ def test_other_names_are_not(name: str) -> None:
     ("name", "remedy"),
     [
         ("typical_p", "remove it"),
-        ("enable_thinking", "chat_template_kwargs"),
+        ("thinking_budget", "max_tokens"),
         ("images", "parts of a message"),
     ],
 )

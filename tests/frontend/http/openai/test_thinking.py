@@ -51,6 +51,8 @@ ASKED = [
     (CHAT, {"messages": [USER], "chat_template_kwargs": {"enable_thinking": False}}, "off"),
     (CHAT, {"messages": [USER], "chat_template_kwargs": {"enable_thinking": True}}, "on"),
     (CHAT, {"messages": [USER], "chat_template_kwargs": {"thinking": False}}, "off"),
+    (CHAT, {"messages": [USER], "enable_thinking": False}, "off"),
+    (CHAT, {"messages": [USER], "enable_thinking": True, "chat_template_kwargs": {"enable_thinking": True}}, "on"),
     (RESPONSES, {"input": "hello", "reasoning": {"effort": "none"}}, "off"),
     ("/v1/messages", {"model": "tiny", "max_tokens": 3, "messages": [USER], **DISABLED}, "off"),
     ("/v1/messages", {"model": "tiny", "max_tokens": 3, "messages": [USER], **ENABLED}, "on"),
@@ -80,6 +82,7 @@ def test_a_model_that_cannot_be_told_refuses_or_leaves_its_reasoning_out(web, to
     if source == UNSWITCHED:  # which begins to reason for certain
         variables = {"thinking": False}
         refused.append((CHAT, {"messages": [USER], "chat_template_kwargs": variables}, "chat_template_kwargs.thinking"))
+        refused.append((CHAT, {"messages": [USER], "enable_thinking": False}, "enable_thinking"))
 
     async def main():
         async with web(**template(source)) as w:
@@ -102,7 +105,12 @@ def test_a_model_that_cannot_be_told_refuses_or_leaves_its_reasoning_out(web, to
 def test_a_model_that_does_not_reason_does_what_is_asked_or_says_so(web, tokenizer):
     async def main():
         async with web() as w:
-            for body in ({**NONE}, {**DISABLED}, {"chat_template_kwargs": {"enable_thinking": False}}):
+            for body in (
+                {**NONE},
+                {**DISABLED},
+                {"enable_thinking": False},
+                {"chat_template_kwargs": {"enable_thinking": False}},
+            ):
                 assert "hello" in await prompt(w, tokenizer, CHAT, {"messages": [USER], **body})
             error = (await w.client.post(CHAT, json={"messages": [USER], **ENABLED})).json()["error"]
             assert (error["param"], error["code"]) == ("thinking", "unsupported")
@@ -118,6 +126,8 @@ def test_a_model_that_does_not_reason_does_what_is_asked_or_says_so(web, tokeniz
         ({**ENABLED, "chat_template_kwargs": {"enable_thinking": True, "thinking": False}}, "thinking"),
         ({**DISABLED, "chat_template_kwargs": {"enable_thinking": True}}, "thinking"),
         ({**NONE, "chat_template_kwargs": {"thinking": True}}, "reasoning_effort"),
+        ({"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}}, "enable_thinking"),
+        ({"enable_thinking": False, **ENABLED}, "thinking"),
         ({"thinking": {"type": "auto"}}, "thinking.type"),
     ],
 )
