@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.meaning import DEFAULTS
+from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
 from quire.deploy.flags.tgi_flags import TGI_FLAGS
 from quire.deploy.flags.vllm_flags import VLLM_FLAGS, VllmFlag
@@ -22,13 +23,15 @@ MEANINGS: Final = {name: flag.means for name, flag in OTHER_FLAGS.items() if fla
 def options_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The options, by field, that flags of other engines mean together; sampling defaults are an object, not its text.
 
-    `values`: name -> value as `MEANINGS` reads it.
+    `values`: name -> value as `MEANINGS` reads it. None is the default: that goes before what a file says.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():
         meaning = MEANINGS[name]
-        if value is not None and meaning.field:
-            found[meaning.field] = {**found.get(DEFAULTS, {}), meaning.default: value} if meaning.default else value
+        if meaning.default:
+            found[meaning.field] = {**found.get(DEFAULTS, {}), meaning.default: value}
+        elif meaning.field:
+            found[meaning.field] = getattr(ServeOptions(), meaning.field) if value is None else value
     length, ways = values.get("ctx-size"), values.get("parallel")
     if length and ways and "kv-unified" not in values:
         found["max_model_len"] = max(1, length // ways)  # llama-server shares a context among its slots

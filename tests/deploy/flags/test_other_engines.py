@@ -1,6 +1,7 @@
 """Flags of old vLLM releases, llama-server and SGLang: taken with a line, or refused with the feature's reason."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ MEANT = {
 def changed(*arguments: str) -> dict[str, object]:
     """What a command line changes; sampling defaults as an object."""
     model, options = gather(build_parser().parse_args(["serve", *arguments]))
-    found = {name: getattr(options, name) for name in options.__slots__}
+    found = asdict(options)
     found = {name: value for name, value in found.items() if value != getattr(ServeOptions(), name)}
     if "override_generation_config" in found:
         found["override_generation_config"] = json.loads(found["override_generation_config"])
@@ -159,6 +160,25 @@ def test_a_file_says_them_too_and_the_command_line_beats_it(tmp_path: Path) -> N
     }
     given = {"override_generation_config": {"min_p": 0.1, "temperature": 0.5, "top_k": 3}}
     assert changed("--config", str(file), "--override-generation-config", '{"top_k": 3}') == said | given
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("n-gpu-layers: 0", "-ngl 99"),
+        ("n-gpu-layers: 0", "--gpu-layers all"),
+        ("device: cpu", "-ngl 99"),
+        ("n-predict: 5", "--n-predict -1"),
+        ("override-generation-config: {max_new_tokens: 5}", "--predict -2"),
+        ("parallel: 3", "-np -1"),
+        ("max-model-len: 512", "-c -1"),
+        ("reasoning-format: none", "--reasoning-format auto"),
+    ],
+)
+def test_a_default_on_the_command_line_beats_the_file(tmp_path: Path, file: str, words: str) -> None:
+    (tmp_path / "serve.yaml").write_text(file)
+    assert changed("--config", str(tmp_path / "serve.yaml"))
+    assert not any(changed("--config", str(tmp_path / "serve.yaml"), *words.split()).values())
 
 
 def test_every_flag_says_why() -> None:
