@@ -106,7 +106,7 @@ def _option_of(error: str) -> str:
     """The option that a refusal begins with, by its flag or by a process's field; empty: by neither."""
     name = error.partition(":")[0].partition(" ")[0].removeprefix("--").replace("-", "_")
     name = RENAMED.get(name, name)
-    return name if name in ServeOptions.__slots__ else ""
+    return name if hasattr(ServeOptions(), name) else ""
 
 
 def _check_counts(options: ServeOptions) -> None:

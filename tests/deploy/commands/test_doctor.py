@@ -219,6 +219,12 @@ def test_every_reason_is_given_at_once(capsys, eight_b: Path) -> None:
         "0",
         "--restart-window",
         "0",
+        "--max-num-queued-reqs",
+        "0",
+        "--max-num-queued-tokens",
+        "0",
+        "--max-concurrent-streams",
+        "0",
         "--min-p",
         "7",
     ]
@@ -249,6 +255,7 @@ def test_it_takes_a_line_of_serve_as_it_is_and_judges_all_of_it(capsys, eight_b:
         "--max-num-batched-tokens",
         "--tool-call-parser",
         "--block-size",
+        "--max-model-len",
     ]
 
 
