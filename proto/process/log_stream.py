@@ -32,8 +32,10 @@ class LogStream(io.TextIOBase):
 
     def __init__(self, stream: TextIO | None) -> None:
         """`stream` is None for a process that was started without; its lines go nowhere."""
-        self._file = stream.fileno() if stream is not None else -1
-        self._encoding = stream.encoding if stream is not None else "utf-8"
+        self._file = _file_of(stream)
+        self._stand_in = stream if self._file < 0 else None
+        """The stream of a program that catches what we print, without a file."""
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._is_terminal = stream is not None and stream.isatty()
         self._changed = threading.Condition()  # of an RLock: a signal's handler may end the process within a `write`
         self._partial = ""
@@ -79,7 +81,7 @@ class LogStream(io.TextIOBase):
             self._changed.wait_for(lambda: not self._num_bytes, seconds)
 
     def _add(self, line: bytes) -> None:
-        if self._file < 0:
+        if self._file < 0 and self._stand_in is None:
             return
         self._waiting.append(line)
         self._num_bytes += len(line)
@@ -118,6 +120,9 @@ class LogStream(io.TextIOBase):
 
     def _write(self, lines: bytes) -> int:
         """Write whole lines, waiting for the reader; the number of those that the file refused."""
+        if self._stand_in is not None:
+            self._stand_in.write(lines.decode(self._encoding))
+            return 0
         rest = (b"\n" if lines and self._cut else b"") + lines
         while rest:
             try:
@@ -161,4 +166,13 @@ def drain_log() -> None:
 
 
 def _are_same(one: TextIO | None, other: TextIO | None) -> bool:
-    return one is not None and other is not None and os.path.sameopenfile(one.fileno(), other.fileno())
+    files = [_file_of(stream) for stream in (one, other)]
+    return one is other if min(files) < 0 else os.path.sameopenfile(*files)
+
+
+def _file_of(stream: TextIO | None) -> int:
+    """The number of a stream's file; -1: it has none."""
+    try:
+        return stream.fileno() if stream is not None else -1
+    except OSError:
+        return -1

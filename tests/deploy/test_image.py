@@ -72,7 +72,7 @@ def test_the_arguments_of_a_usual_line_start_an_engine_on_every_interface(line, 
     printed = yaml.safe_load(capsys.readouterr().out)
     fields = printed["frontend"] | printed["scheduler"] | printed["worker"]
     assert fields["model"] == MODEL
-    assert printed["frontend"]["host"] == ("::" if has_ipv6 else "0.0.0.0")
+    assert printed["frontend"]["host"] == ("::" if has_ipv6 and "--host" not in line else "0.0.0.0")
     assert {name: fields[name] for name in LINES[line]} == LINES[line]
 
 

@@ -143,11 +143,11 @@ def hub(monkeypatch: pytest.MonkeyPatch, model: Path) -> list[dict[str, object]]
     return asked
 
 
-def test_no_weights_are_fetched_of_a_model_that_config_json_rules_out(monkeypatch, capfd) -> None:
+def test_no_weights_are_fetched_of_a_model_that_config_json_rules_out(monkeypatch, capsys) -> None:
     asked = hub(monkeypatch, Path(__file__).parents[1] / "published/DeepSeek-V3")
     assert main(["serve", "deepseek-ai/DeepSeek-V3", "--http-port=0", "--grpc-port=0"]) == 2
     assert [one["allow_patterns"] for one in asked] == [list(CONFIG_ONLY)]
-    (line,) = capfd.readouterr().err.splitlines()
+    (line,) = capsys.readouterr().err.splitlines()
     assert "DeepSeek-V3: quantization_config: " in line
 
 

@@ -118,7 +118,7 @@ def test_the_flag_beats_the_file_as_the_word_does(tmp_path) -> None:
     assert serve("--config", str(file), "--model", "other")[0] == "other"
 
 
-def test_a_hub_id_that_is_not_here_is_refused_as_the_word_is(capfd, monkeypatch) -> None:
+def test_a_hub_id_that_is_not_here_is_refused_as_the_word_is(capsys, monkeypatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError("no route to host")
 
@@ -127,7 +127,7 @@ def test_a_hub_id_that_is_not_here_is_refused_as_the_word_is(capfd, monkeypatch)
     printed_lines = []
     for words in (["mistralai/Mistral-7B-v0.1"], ["--model", "mistralai/Mistral-7B-v0.1"]):
         assert main(["serve", *words]) == 2
-        printed_lines.append(capfd.readouterr().err)
+        printed_lines.append(capsys.readouterr().err)
     assert printed_lines[0] == printed_lines[1]
     assert printed_lines[0].startswith("quire: error: MODEL 'mistralai/Mistral-7B-v0.1': neither a directory here")
 

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from quire.deploy.commands.checkpoint_files import SUMS, digest_faults, given_files, licence
+from quire.deploy.commands.checkpoint_files import SUMS, digest_faults, given_files
 
 DIGEST, EMPTY = "0" * 64, hashlib.sha256(b"").hexdigest()
 
@@ -38,9 +38,7 @@ def test_no_text_of_others_steers_the_terminal(tmp_path: Path) -> None:
     (tmp_path / name).touch()
     (tmp_path / "mem\a").symlink_to("/proc/self/mem")
     (tmp_path / SUMS).write_text(f"{DIGEST}  {name}\n{DIGEST}  \x1b[31mabsent\n{DIGEST}  mem\a\n")
-    (tmp_path / "README.md").write_text("---\nlicense: mit\x1b[2J\n---\n")
     faults = list(digest_faults(tmp_path))
     assert all(fault.isprintable() and len(fault) < 200 for fault in faults)
     for words, fault in zip(("is not the file", "is not here", "cannot be read"), faults, strict=True):
         assert words in fault
-    assert licence(tmp_path) == "mit[2J"

@@ -1,5 +1,6 @@
 """A log whose reader is slow, gone or full: whoever writes never waits, and nothing is lost uncounted."""
 
+import io
 import os
 import re
 import resource
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from parts.clock import eventually
 
-from quire.proto.process.log_stream import LogStream
+from quire.proto.process.log_stream import LogStream, logged
 
 NUM_LINES = 20_000
 LINES = [f"line {number} {'.' * 80}" for number in range(NUM_LINES)]
@@ -78,6 +79,17 @@ def test_a_line_that_was_cut_short_is_not_continued_by_the_next(tmp_path: Path):
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0] == "first"
     assert accounted(lines[1:]) == (["second line"], 1)
+
+
+def test_streams_that_are_no_files_get_the_lines(monkeypatch):
+    """As programs that call ours catch what it prints."""
+    caught = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", caught[0])
+    monkeypatch.setattr(sys, "stderr", caught[1])
+    with logged() as streams:
+        for stream, word in zip(streams, ("out", "error"), strict=True):
+            print(word, file=stream)
+    assert [one.getvalue() for one in caught] == ["out\n", "error\n"]
 
 
 def test_without_standard_output_nothing_is_said_and_nothing_fails():
