@@ -37,8 +37,8 @@ def combined(*levels: Mapping[str, Any]) -> dict[str, Any]:
     if len(texts) < len(stated):
         kept = [json.loads(one) if isinstance(one, str) else one for one in stated if one not in texts[:-1]]
         merged = {field: value for one in kept for field, value in one.items()}
-        said = {field: value for field, value in merged.items() if value is not None}
-        found[DEFAULTS] = json.dumps(said) if said else ""
+        sent = {field: value for field, value in merged.items() if value is not None}
+        found[DEFAULTS] = json.dumps(sent) if sent else ""
     return found
 
 
