@@ -12,7 +12,7 @@ from quire.proto.api import GenerateRequest, RequestError
 
 SHAPE = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128}
 SMALL_POOL = 20 * 16 * 2 * 2 * 2 * 16 * 4  # 20 blocks of 16 tokens, 2 layers, keys and values, 2 heads of 16, fp32
-NAMES = tuple(f"request {number}" for number in range(4))
+NAMES = tuple(f"request-{number}" for number in range(4))
 
 
 @pytest.fixture(scope="module")

@@ -166,8 +166,16 @@ def give(s, submit, position: int, token: int, last: bool = False) -> None:
 
 
 def test_deltas_of_crowded_streams_are_those_of_a_lone_one_put_together(serving, tokenizer, monkeypatch):
-    """One message a turn, so that streams wait for each other however fast the machine is."""
-    monkeypatch.setattr(write_turns.WriteTurns.__init__, "__defaults__", (1,))
+    """Second messages have their turn once all tokens are there, so that they wait however fast the machine is."""
+    begin, all_there = WriteTurns.begin, asyncio.Event()
+    all_there.set()
+
+    async def begin_late(self, is_first: bool) -> None:
+        if not is_first:
+            await all_there.wait()
+        await begin(self, is_first)
+
+    monkeypatch.setattr(WriteTurns, "begin", begin_late)
     text = (tokenizer.encode("the quick brown fox naïve café 日本語 🙂🙃 hello").ids * NUM_TOKENS)[:NUM_TOKENS]
     request = GenerateRequest(input="x", max_tokens=NUM_TOKENS, logprobs=0, return_token_ids=True, ignore_eos=True)
 
@@ -182,9 +190,13 @@ def test_deltas_of_crowded_streams_are_those_of_a_lone_one_put_together(serving,
             assert alone.token_ids == text
             crowd = [asyncio.create_task(read(s, request)) for _ in range(NUM_STREAMS)]
             await s.scheduler.submitted(1 + NUM_STREAMS)
+            all_there.clear()
+            streams = list(s.server.scheduler._streams)
             for position, token in enumerate(text):
                 for submit in s.scheduler.submits[1:]:
                     give(s, submit, position, token, position == NUM_TOKENS - 1)
+            await s.until(lambda: all(not stream.is_live for stream in streams))
+            all_there.set()
             readings = await asyncio.gather(*crowd)
             assert all((one.text, one.token_ids) == (alone.text, alone.token_ids) for one in readings)
             assert all(one.logprobs == alone.logprobs and len(one.finished) == 1 for one in readings)

@@ -220,7 +220,7 @@ def test_the_time_out_counts_while_a_request_waits_for_its_tokens(web, monkeypat
     async def main():
         async with web() as w:
             busy = threading.Event()
-            monkeypatch.setattr(w.server.models.default.tokenizer, "encode", lambda *_: busy.wait())
+            monkeypatch.setattr(w.server.models.default.tokenizer, "column", lambda *_: busy.wait())
             try:
                 # a text that is encoded in a thread, cut to what fits
                 answer = await w.complete(prompt="x " * 3000, truncate_prompt_tokens=4, timeout_seconds=0.2)

@@ -23,7 +23,7 @@ def encoded(monkeypatch) -> list[int]:
 
         return count
 
-    for name in ("encode", "encode_template"):
+    for name in ("column", "template_column"):
         monkeypatch.setattr(TextTokenizer, name, counted(getattr(TextTokenizer, name)))
     return lengths
 

@@ -89,7 +89,7 @@ def messages_whole(found: Found) -> Parts:
 
 def responses(found: Found) -> Parts:
     """Of a stream. Fails where the response that it ends with says something else."""
-    growing = GrowingResponse(msgspec.convert({"input": "hi"}, ResponseRequest), ToolBox(), "resp_1", INFO)
+    growing = GrowingResponse(msgspec.convert({"input": "hi"}, ResponseRequest), ToolBox(), "resp_1", INFO, False)
     parts: Parts = []
     for one in (one for event in found for one in growing.events(event)):
         if one["type"] == "response.output_item.added":
@@ -127,14 +127,14 @@ def take_message(parts: Parts, message: Json, thinking: str, shown: Callable[[An
 
 def chat_stream(found: Found) -> Parts:
     request = msgspec.convert({"messages": [USER], "stream": True}, ChatRequest)
-    answer, parts = ChatAnswer(request, "r", "", lambda _: None), list[list[str]]()
+    answer, parts = ChatAnswer(request, "r", "", lambda _: None, False), list[list[str]]()
     for chunk in (chunk for event in found for chunk in answer.chunks(event)):
         take_message(parts, chunk["choices"][0]["delta"], "reasoning_content", str)
     return parts
 
 
 def chat_whole(found: Found) -> Parts:
-    answer = ChatAnswer(msgspec.convert({"messages": [USER]}, ChatRequest), "r", "", lambda _: None)
+    answer = ChatAnswer(msgspec.convert({"messages": [USER]}, ChatRequest), "r", "", lambda _: None, False)
     parts: Parts = []
     take_message(parts, answer.whole(generation(found), 0)["choices"][0]["message"], "reasoning_content", str)
     return parts

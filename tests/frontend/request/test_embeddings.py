@@ -1,6 +1,7 @@
 """Embeddings through a whole frontend: inputs are requests of their own, gathered, bounded, resumed and aborted."""
 
 import asyncio
+from array import array
 
 import msgspec
 import numpy as np
@@ -230,20 +231,24 @@ class Bracketed:
 
     end = 7
 
-    def encode(self, text, add_special_tokens=True, parse_special=False):
+    def column(self, text, add_special_tokens=True, parse_special=False):
         ids = [len(word) + 10 for word in text.split()]
-        return [1, *ids, 2] if add_special_tokens else ids
+        return array("i", [1, *ids, 2] if add_special_tokens else ids)
+
+
+def part(text: str, job: EncodeText) -> list[int]:
+    return encode_part(Bracketed(), text, job).tolist()
 
 
 def test_cutting_keeps_the_first_tokens_and_what_stands_around_every_text():
     text = "a bb ccc dddd"
-    cut = [encode_part(Bracketed(), text, EncodeText(True, keep=keep)) for keep in (None, 6, 5, 3, 2, 1)]
+    cut = [part(text, EncodeText(True, keep=keep)) for keep in (None, 6, 5, 3, 2, 1)]
     whole = [1, 11, 12, 13, 14, 2]
     assert cut == [whole, whole, [1, 11, 12, 13, 2], [1, 11, 2], [1, 11], [1]]
-    assert encode_part(Bracketed(), text, EncodeText(False, keep=2)) == [11, 12]
-    ended = [encode_part(Bracketed(), text, EncodeText(True, keep=keep, ends=True)) for keep in (None, 5, 1)]
+    assert part(text, EncodeText(False, keep=2)) == [11, 12]
+    ended = [part(text, EncodeText(True, keep=keep, ends=True)) for keep in (None, 5, 1)]
     assert ended == [[*whole, 7], [1, 11, 12, 2, 7], [7]]
-    assert encode_part(Bracketed(), text, EncodeText(True, keep=5, keep_last=True, ends=True)) == [1, 13, 14, 2, 7]
+    assert part(text, EncodeText(True, keep=5, keep_last=True, ends=True)) == [1, 13, 14, 2, 7]
 
 
 def test_zeros_stay_zeros():

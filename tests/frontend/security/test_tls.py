@@ -33,7 +33,7 @@ def test_a_whole_server_speaks_tls_only(serving, authority):
             assert caught.value.status == "UNAVAILABLE"
             port = s.server.http_port
             reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting(authority))
-            writer.write(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            writer.write(b"GET /version HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
             writer.close()
             reader, writer = await asyncio.open_connection("localhost", port)

@@ -26,7 +26,7 @@ TOP = tuple(api.Candidate(token, f"{token}", -float(token), b"") for token in ra
 
 @pytest.fixture
 def growing():
-    made = GrowingResponse(msgspec.convert({"input": "hi"}, ResponseRequest), ToolBox(), "resp_1", INFO)
+    made = GrowingResponse(msgspec.convert({"input": "hi"}, ResponseRequest), ToolBox(), "resp_1", INFO, False)
     list(made.events(api.Started("r", "m", 1)))
     return made
 
