@@ -9,8 +9,8 @@ from collections import deque
 
 from quire.frontend.grpc.corks import Corks
 
-MOST_WRITES = 16
-"""Messages begun in one turn: about a millisecond on a slow core. Fewer are more turns for the same messages, more keep
+MOST_WRITES = 24
+"""Messages begun in one turn: one or two milliseconds. Fewer are more turns for the same messages, more keep
 calls waiting.
 """
 PAUSE_SECONDS = 0.001
