@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 from parts import unchanged
 from parts.sample import mark_others_thorough
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell, of what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # processes of tests begin without that
 
 HERE = Path(__file__).parent
 INTEGRATION = (

@@ -158,7 +158,7 @@ def check_truncation(request: GenerateRequest) -> None:
         message = "cuts no prompt with images or videos; leave it unset, and send fewer turns or pictures"
         raise ParameterError("truncate_prompt_tokens", message, "UNSUPPORTED")
     if request.suffix and not isinstance(request.input, str):
-        raise ParameterError("suffix", "applies to a text prompt only; leave it unset")
+        raise ParameterError("suffix", "applies to a text prompt only; leave it unset", "UNSUPPORTED")
 
 
 def num_kept(request: GenerateRequest, defaults: Defaults, facts: ModelFacts) -> int | None:

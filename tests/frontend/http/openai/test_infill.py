@@ -83,7 +83,7 @@ def test_a_completion_with_a_suffix_and_infill_ask_with_the_marks_around(web, ma
     [
         ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix", "unsupported"),
         ("/infill", {"input_prefix": "a", "input_suffix": "b"}, "input_suffix", "unsupported"),
-        ("/v1/completions", {"prompt": [1], "suffix": "b"}, "suffix", "invalid_parameter"),
+        ("/v1/completions", {"prompt": [1], "suffix": "b"}, "suffix", "unsupported"),
         ("/v1/completions", {"prompt": "a", "suffix": "b", "echo": True}, "echo", "unsupported"),
         ("/v1/completions", {"prompt": "a", "suffix": "b", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens",
          "invalid_parameter"),
